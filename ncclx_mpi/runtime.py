@@ -90,12 +90,14 @@ def start() -> Engine:
     from ncclx_mpi.algorithms import ALGORITHMS, ORDER
     from ncclx_mpi.p2p import forced
     from ncclx_mpi.p2p.engine import Engine
+    from numba_kernels import clock
     from numba_kernels.cuda import cache
     from transports.shm.cma import forbid_peers
     from transports.shm.transport import SharedMemory
 
     named = _progress_processors()
     membership = bootstrap.join()
+    clock.begin()
     arena, rank = membership.arena, membership.rank
     algorithms = {collective: getattr(rc, f"algo_{collective}") for collective in ALGORITHMS}
     table = _tuning_table(rank)

@@ -6,12 +6,12 @@ whatever the umask. What is for the processor ends with a checksum: code in whic
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import stat
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 
 CACHE_VARIABLE = "NCCLX_MPI_CACHE_DIR"
 _XDG_VARIABLE = "XDG_CACHE_HOME"
@@ -24,17 +24,20 @@ class UnusableFile(OSError):
     """A file is damaged, or somebody else could have written it."""
 
 
-def make_folder(folder: Path) -> None:
+def make_folder(folder: str) -> None:
     """Make a folder (0700), and those above it that are missing."""
-    for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
-        missing.mkdir(mode=0o700, exist_ok=True)
+    above = os.path.dirname(folder)
+    if above != folder and not os.path.exists(folder):
+        make_folder(above or os.curdir)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
 
 
-def why_not(folder: Path) -> str:
+def why_not(folder: str) -> str:
     """Why the cache cannot be in `folder`, which is made if it is missing; empty if it can."""
     try:
         make_folder(folder)
-        link, found = folder.lstat(), folder.stat()
+        link, found = os.lstat(folder), os.stat(folder)
     except OSError as error:
         return f"cannot be made: {error.strerror}"
     if not stat.S_ISDIR(found.st_mode):
@@ -46,21 +49,21 @@ def why_not(folder: Path) -> str:
     return "" if os.access(folder, os.W_OK | os.X_OK) else "cannot be written"
 
 
-def cache_candidates() -> Iterator[tuple[str, Path]]:
+def cache_candidates() -> Iterator[tuple[str, str]]:
     """Folders for the cache, the preferred one first, each with the name of what it follows from."""
     if os.environ.get(CACHE_VARIABLE):
-        yield CACHE_VARIABLE, Path(os.environ[CACHE_VARIABLE])
+        yield CACHE_VARIABLE, os.environ[CACHE_VARIABLE]
     if os.environ.get(_XDG_VARIABLE):
-        yield _XDG_VARIABLE, Path(os.environ[_XDG_VARIABLE]) / "ncclx_mpi"
+        yield _XDG_VARIABLE, os.path.join(os.environ[_XDG_VARIABLE], "ncclx_mpi")
     else:
-        yield "the home", Path(os.path.expanduser("~")) / ".cache" / "ncclx_mpi"
+        yield "the home", os.path.join(os.path.expanduser("~"), ".cache", "ncclx_mpi")
     import tempfile  # here, and below: most starts need neither
 
-    yield "the temporary directory", Path(tempfile.gettempdir()) / f"ncclx_mpi-{os.getuid()}"
+    yield "the temporary directory", os.path.join(tempfile.gettempdir(), f"ncclx_mpi-{os.getuid()}")
 
 
 @functools.cache
-def cache_root() -> Path:
+def cache_root() -> str:
     """Return the first folder that can be written, and by nobody else, so that a read-only home still starts.
 
     ``$NCCLX_MPI_CACHE_DIR``, ``$XDG_CACHE_HOME/ncclx_mpi``, ``~/.cache/ncclx_mpi``, a private one in the temporary directory.
@@ -71,7 +74,7 @@ def cache_root() -> Path:
         return found
     import tempfile
 
-    return Path(tempfile.mkdtemp(prefix="ncclx_mpi-"))
+    return tempfile.mkdtemp(prefix="ncclx_mpi-")
 
 
 def stamp(path: str) -> tuple[int, int] | None:
@@ -83,7 +86,7 @@ def stamp(path: str) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-def read_own(path: Path) -> bytes:
+def read_own(path: str) -> bytes:
     """What a file holds that only this user can have written.
 
     Raises
@@ -100,7 +103,7 @@ def read_own(path: Path) -> bytes:
         return file.read()
 
 
-def read(path: Path) -> memoryview:
+def read(path: str) -> memoryview:
     """What :func:`write` has put into a file.
 
     Raises
@@ -113,28 +116,30 @@ def read(path: Path) -> memoryview:
     return _checked(path, memoryview(read_own(path)))
 
 
-def read_installed(path: Path) -> memoryview:
+def read_installed(path: str) -> memoryview:
     """As :func:`read`, of a file that lies beside our modules: who could have written it could have written those."""
-    return _checked(path, memoryview(path.read_bytes()))
+    with open(path, "rb") as file:
+        return _checked(path, memoryview(file.read()))
 
 
-def _checked(path: Path, content: memoryview) -> memoryview:
+def _checked(path: str, content: memoryview) -> memoryview:
     data = content[:-_TRAILER]
     if content[-_TRAILER:] != _trailer(data):
         raise UnusableFile(f"{path} is damaged")
     return data
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: str, data: bytes) -> None:
     """Put `data` and its checksum into a file (0600) that appears whole, or not at all."""
-    unfinished = path.with_name(f"{path.name}.tmp.{os.urandom(8).hex()}")
+    unfinished = f"{path}.tmp.{os.urandom(8).hex()}"
     try:
         with open(unfinished, "xb", opener=_open_private) as file:
             file.write(data)
             file.write(_trailer(data))
-        unfinished.replace(path)
+        os.replace(unfinished, path)
     finally:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(unfinished)
 
 
 def _open_private(path: str, flags: int) -> int:

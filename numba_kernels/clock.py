@@ -18,11 +18,16 @@ def now():  # type: ignore[no-untyped-def]
 
 
 @functools.cache
+def begin() -> tuple[int, int]:
+    """Read both clocks for the first time, so that :func:`ticks_per_us` need not wait when it is asked later: ticks, and nanoseconds."""
+    return entry(now)(), time.perf_counter_ns()
+
+
+@functools.cache
 def ticks_per_us() -> float:
-    """Rate of the tick counter, measured once against the monotonic clock (2 ms)."""
-    read = entry(now)
-    ticks_0, time_0 = read(), time.perf_counter_ns()
+    """Rate of the tick counter, measured once against the monotonic clock since :func:`begin`, over 2 ms at least."""
+    ticks_0, time_0 = begin()
     while time.perf_counter_ns() - time_0 < _MEASURE_S * 1e9:
         pass
-    ticks_1, time_1 = read(), time.perf_counter_ns()
+    ticks_1, time_1 = entry(now)(), time.perf_counter_ns()
     return float((ticks_1 - ticks_0) / ((time_1 - time_0) / 1000))

@@ -127,7 +127,7 @@ def _assembled(kernel: Kernel, arch: Arch, text: str, report: bool, output: Path
     except (CompilerMissing, ValueError) as error:
         return Row(kernel.name, arch, error=str(error))
     if output is not None:
-        cache.write(output, kernel.name, kernel.digest, arch, code)
+        cache.write(str(output), kernel.name, kernel.digest, arch, code)
     elif not report:
         cache.keep(kernel.name, kernel.digest, arch, code)
     return row

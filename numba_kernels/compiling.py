@@ -20,7 +20,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from types import FunctionType
 from typing import Any, ClassVar
 
@@ -118,7 +117,7 @@ def is_kept(kernel: jit.Kernel) -> bool:
     return bool(kernel.dispatcher._cache.holds(real(kernel.signature), kernel.dispatcher.targetctx))
 
 
-def callback(function: Callable[..., Any], signature: str, name: str, digest: str, image: Path, optimized: bool) -> Any:
+def callback(function: Callable[..., Any], signature: str, name: str, digest: str, image: str, optimized: bool) -> Any:
     """Compile a function that C calls, or load it from the disk cache, where `digest` and `name` tell it from others."""
     function.__name__ = function.__qualname__ = name
     function.__dict__[_DIGEST] = digest
@@ -185,10 +184,10 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc]
         self._lineno = py_func.__code__.co_firstlineno
 
     def get_cache_path(self) -> str:
-        return str(cache_files.cache_root() / digests.folder_of(self._digest))
+        return os.path.join(cache_files.cache_root(), digests.folder_of(self._digest))
 
     def ensure_cache_path(self) -> None:
-        cache_files.make_folder(Path(self.get_cache_path()))
+        cache_files.make_folder(self.get_cache_path())
 
     def get_source_stamp(self) -> tuple[str]:
         return (self._digest,)
@@ -206,19 +205,19 @@ class _CacheFile(caching.IndexDataCacheFile):  # type: ignore[misc]
 
     def _load_index(self) -> dict[Any, str]:
         try:
-            version, stamp, overloads = pickle.loads(cache_files.read(Path(self._index_path)))
+            version, stamp, overloads = pickle.loads(cache_files.read(self._index_path))
         except OSError:
             return {}
         return overloads if (version, stamp) == (self._version, self._source_stamp) else {}
 
     def _save_index(self, overloads: dict[Any, str]) -> None:
-        cache_files.write(Path(self._index_path), self._dump((self._version, self._source_stamp, overloads)))
+        cache_files.write(self._index_path, self._dump((self._version, self._source_stamp, overloads)))
 
     def _load_data(self, name: str) -> Any:
-        return pickle.loads(cache_files.read(Path(self._data_path(name))))
+        return pickle.loads(cache_files.read(self._data_path(name)))
 
     def _save_data(self, name: str, data: Any) -> None:
-        cache_files.write(Path(self._data_path(name)), self._dump(data))
+        cache_files.write(self._data_path(name), self._dump(data))
 
 
 class _CacheImpl(caching.CompileResultCacheImpl):  # type: ignore[misc]
@@ -230,7 +229,7 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
 
     _impl_class = _CacheImpl
 
-    def __init__(self, function: Callable[..., Any], image: Path | None) -> None:
+    def __init__(self, function: Callable[..., Any], image: str | None) -> None:
         super().__init__(function)
         self._image = image
         self._cache_file = _CacheFile(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
@@ -241,7 +240,7 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load it; one whose image is gone, or was damaged, is compiled again, which makes another one."""
-        if self._image is not None and not self._image.exists():
+        if self._image is not None and not os.path.exists(self._image):
             return None
         return super().load_overload(sig, target_context)
 

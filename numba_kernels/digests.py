@@ -1,6 +1,7 @@
 """What a compiled function was made from: digests of the sources of its module and of all modules of ours that it imports.
 
-Sources are not read again as long as their files have the size and the time of change that a list in the cache says (:func:`keep`).
+Sources are not read again as long as their files have the size and the time of change that a list in the cache says (:func:`keep`). Who has
+looked at the files of all of them, and found none changed, need not have their digests made again either (:func:`trust`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from numba_kernels import cache_files
 from numba_kernels.rows import NamedTuple
@@ -38,9 +38,29 @@ def module_digest(path: str) -> str:
     return sha256(versions() + sources_digest(path).encode()).hexdigest()[:20]
 
 
-@functools.cache
 def sources_digest(path: str) -> str:
     """Digest of a module's source and of all sources of ours that it imports, directly or not."""
+    known = _digests.get(path)
+    if known is None:
+        known = _digests[path] = _digest_of(path)
+    return known
+
+
+_digests: dict[str, str] = {}
+"""Those that are known in this process."""
+
+
+def known() -> dict[str, str]:
+    """Return the digests that have been made, by the files of the modules, for :func:`trust`."""
+    return dict(_digests)
+
+
+def trust(found: dict[str, str]) -> None:
+    """Take these digests for true: no source has changed since another process made them."""
+    _digests.update(found)
+
+
+def _digest_of(path: str) -> str:
     found: dict[str, bytes] = {}
     seen, left = {path}, [path]
     while left:
@@ -80,15 +100,16 @@ def sources() -> list[str]:
     return [path for path in {**_known(), **_read} if os.path.exists(path)]
 
 
-def list_path(kind: str = LIST) -> Path:
+def list_path(kind: str = LIST) -> str:
     """Return where something about this installation is kept: several may share a cache."""
     home = sha256(__file__.encode()).hexdigest()[:16]
-    return cache_files.cache_root() / f"{kind}{sys.implementation.cache_tag}-{home}"
+    return os.path.join(cache_files.cache_root(), f"{kind}{sys.implementation.cache_tag}-{home}")
 
 
 def forget() -> None:
     """Look at all sources again."""
-    for function in (module_digest, sources_digest, _source, _known):
+    _digests.clear()
+    for function in (module_digest, _source, _known):
         function.cache_clear()
 
 
@@ -116,7 +137,7 @@ def _version(name: str) -> str:
     """The version of an installed distribution, by the name of its folder: to parse its metadata takes 10 ms."""
     found = importlib.util.find_spec(name)
     if found is not None and found.origin:
-        for entry in os.listdir(Path(found.origin).parents[1]):
+        for entry in os.listdir(os.path.dirname(os.path.dirname(found.origin))):
             if entry.startswith(f"{name}-") and entry.endswith(".dist-info"):
                 return entry
     from importlib.metadata import version
@@ -143,7 +164,8 @@ def _source(path: str) -> Source | None:
         known = _known().get(path)
         if known is not None and known[0] == stamp:
             return Source(*known[1])
-        found = _scan(path, Path(path).read_bytes())
+        with open(path, "rb") as file:
+            found = _scan(path, file.read())
     except OSError:
         return None
     _read[path] = stamp, (found.name, found.digest, found.imported)

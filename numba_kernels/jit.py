@@ -22,7 +22,6 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
@@ -122,7 +121,7 @@ class Kernel:
 
     def has_image(self) -> bool:
         """Whether it can be linked without Numba."""
-        return self.is_entry and (self.image.exists() or self.is_shipped())
+        return self.is_entry and (os.path.exists(self.image) or self.is_shipped())
 
     def is_shipped(self) -> bool:
         """Whether the installation has an image of it for this processor."""
@@ -134,7 +133,7 @@ class Kernel:
         return digests.sources_digest(self.py_func.__code__.co_filename)
 
     @property
-    def image(self) -> Path:
+    def image(self) -> str:
         """Where its machine code is kept; the line tells functions of one name apart, such as those of a factory."""
         return _image(digests.folder_name(self.py_func.__code__.co_filename), self.image_name)
 
@@ -216,7 +215,7 @@ class Native:
         self.callback: Any = None
 
     @property
-    def image(self) -> Path:
+    def image(self) -> str:
         """Where its machine code is kept."""
         return _image(digests.folder_of(self._digest), self.image_name)
 
@@ -274,17 +273,17 @@ def native(
     return Native(make, signature, name, digest, sources, optimized)
 
 
-def _image(folder: str, name: str) -> Path:
-    return linking.image_path(cache_root() / folder, name, processor.name())
+def _image(folder: str, name: str) -> str:
+    return linking.image_path(os.path.join(cache_root(), folder), name, processor.name())
 
 
-def _link(image: Path, name: str) -> linking.Linked | None:
+def _link(image: str, name: str) -> linking.Linked | None:
     """Link a function from its image; one that is damaged is removed, so that another one is made."""
     try:
         return linking.link(image, name)
     except cache_files.UnusableFile:
         with contextlib.suppress(OSError):
-            image.unlink(missing_ok=True)
+            os.unlink(image)
     except OSError:
         pass
     return None
@@ -365,9 +364,9 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
-def _one_at_a_time_of(image: Path) -> AbstractContextManager[None]:
+def _one_at_a_time_of(image: str) -> AbstractContextManager[None]:
     """Make one image as the only process that does; others are made meanwhile, also by workers of a process that is in the one above."""
-    place = int.from_bytes(sha256(str(image).encode()).digest()[:7], "little")
+    place = int.from_bytes(sha256(image.encode()).digest()[:7], "little")
     wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
     return _locked(lambda lock: fcntl.fcntl(lock, fcntl.F_OFD_SETLKW, wanted))
 
@@ -376,7 +375,7 @@ def _one_at_a_time_of(image: Path) -> AbstractContextManager[None]:
 def _locked(lock_it: Callable[[int], object]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            lock = os.open(cache_root() / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(os.path.join(cache_root(), "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             stack.callback(os.close, lock)
             lock_it(lock)
         yield

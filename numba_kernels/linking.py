@@ -23,7 +23,6 @@ import mmap
 import os
 import struct
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from numba_kernels import cache_files, symbols
@@ -89,18 +88,18 @@ class Linked(NamedTuple):
     address: int
 
 
-def image_path(folder: Path, name: str, target: str) -> Path:
+def image_path(folder: str, name: str, target: str) -> str:
     """Where the image of a function lies; `target` says for which processor it is."""
-    return folder / f"{name}-{sha256(target.encode()).hexdigest()[:16]}.image"
+    return os.path.join(folder, f"{name}-{sha256(target.encode()).hexdigest()[:16]}.image")
 
 
-def write_image(path: Path, image: Image | None) -> None:
+def write_image(path: str, image: Image | None) -> None:
     """Keep the image of a function; None is kept, too: it says that Numba has to load it."""
     found: Any = None if image is None else tuple(image)
     cache_files.write(path, marshal.dumps(found))
 
 
-def link(path: Path, name: str, read: Callable[[Path], memoryview] = cache_files.read) -> Linked | None:
+def link(path: str, name: str, read: Callable[[str], memoryview] = cache_files.read) -> Linked | None:
     """Link the function `name` from its image; None if there is none that can be linked here, and Numba has to load it.
 
     `read` reads the file: an installation's is trusted as its modules are.

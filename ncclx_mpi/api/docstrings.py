@@ -40,10 +40,10 @@ def begin_with_signatures(public: Iterable[Any]) -> None:
 
 
 def _without_margin(docstring: str) -> str:
-    first, _, rest = docstring.partition("\n")
-    lines = rest.rstrip().split("\n") if rest else []
-    margin = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
-    return "\n".join([first.strip(), *(line[margin:] for line in lines)]).rstrip()
+    """The text, its lines as far to the left as the quotes that end it."""
+    text = docstring.rstrip()
+    margin = docstring[len(text) :].rpartition("\n")[2]
+    return text.replace(f"\n{margin}", "\n") if margin else text
 
 
 def _signature(documented: FunctionType | property) -> str:

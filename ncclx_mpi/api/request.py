@@ -23,8 +23,7 @@ from ncclx_mpi.p2p.partial_results import NOT_YET, RAW
 from ncclx_mpi.p2p.request_pool import DONE
 from ncclx_mpi.p2p.requests import STATUS_WORDS
 
-_NULL = Operation()
-_NULL.empty()
+_NULL = Operation.__new__(Operation)
 
 Deliver = Callable[[Operation], Any]
 _TESTING, _WAITING = 0, 1

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi import late
@@ -107,7 +106,8 @@ def _proxy_above(pid: int) -> int | None:
     """The process of MPICH's or Intel MPI's launcher that started all ranks of this node, if it is an ancestor of ours."""
     while pid > 1:
         try:
-            name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                name, _, rest = file.read().partition("(")[2].rpartition(")")
         except OSError:
             return None
         if name in _PROXIES:

@@ -113,7 +113,7 @@ def collect() -> tuple[dict[str, Any], int]:
         "transports": {str(peer): ": ".join(way_to(engine, peer)) for peer in range(engine.size)},
         "gpus": gpus(),
         "algorithms": unpack(engine.arena.control_word(engine.local_rank, "forced")) or ["none is forced"],
-        "cache": {"folder": str(cache_files.cache_root()), "functions": len(jit.entries())},
+        "cache": {"folder": cache_files.cache_root(), "functions": len(jit.entries())},
         "settings": _settings(),
         "libraries": loaded_libraries(),
     }

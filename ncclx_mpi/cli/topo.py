@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ncclx_mpi.locality import machine, placement
+from ncclx_mpi.locality.cpu_lists import ranges
 from ncclx_mpi.locality.levels import CLASSES, NETWORK, SAME_RANK, Row, distance
-from ncclx_mpi.locality.machine import Part, ranges
+from ncclx_mpi.locality.machine import Part
 
 _WORDS = {
     "dc": "data centre",

@@ -20,8 +20,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 from ncclx_mpi.compile_cache import bytecode
 from numba_kernels import digests
@@ -35,56 +34,68 @@ _FOLDER = r"[a-z]+-\d+-[0-9a-f]{20}"
 """Names of the folders that :mod:`numba_kernels.jit` makes; whatever else is in the cache is somebody else's."""
 
 
-def write_mark(mark: Path) -> None:
+def write_mark(mark: str) -> None:
     """Note that the cache is complete for what this process has imported, and prune what others left."""
-    mark.touch(mode=0o600)
-    mark.write_text("\n".join(sorted(_folders_of_this_process())))
-    prune(mark.parent)
+    with open(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
+        file.write("\n".join(sorted(_folders_of_this_process())))
+    prune(os.path.dirname(mark))
 
 
-def note_use(mark: Path) -> None:
+def note_use(mark: str) -> None:
     """Note that a complete version was started; at most once a day, as starting shall not write."""
     with contextlib.suppress(OSError):
-        if time.time() - mark.stat().st_mtime > _DAY:
+        if time.time() - os.stat(mark).st_mtime > _DAY:
             os.utime(mark)
 
 
-def prune(root: Path) -> None:
+def prune(root: str) -> None:
     """Remove what no version uses that was started lately."""
     now = time.time()
     used, listed = set[str](), set[str]()
-    marks = sorted(root.glob(f"{MARK}*"), key=_modified, reverse=True)
+    inside = [os.path.join(root, name) for name in os.listdir(root)]
+    marks = sorted(filter(_is_one_of(MARK), inside), key=_modified, reverse=True)
     for index, mark in enumerate(marks):
-        folders = mark.read_text().split()
+        with open(mark, encoding="ascii") as file:
+            folders = file.read().split()
         listed.update(folders)
         if index >= _MOST_VERSIONS or now - _modified(mark) > _UNUSED_SECONDS:
-            mark.unlink(missing_ok=True)
+            _unlink(mark)
         else:
             used.update(folders)
-    lists = [found for kind in (digests.LIST, VERDICT, bytecode.KIND) for found in root.glob(f"{kind}*")]
-    for found in lists:  # made again by who still needs it
+    for found in filter(_is_one_of(digests.LIST, VERDICT, bytecode.KIND), inside):  # made again by who still needs it
         if now - _modified(found) > _UNUSED_SECONDS:
-            found.unlink(missing_ok=True)
-    for folder in root.iterdir():
-        is_old = folder.name in listed or now - _modified(folder) > _UNUSED_SECONDS
-        if is_old and folder.name not in used and re.fullmatch(_FOLDER, folder.name):
-            _remove(folder)
+            _unlink(found)
+    for folder in inside:
+        name = os.path.basename(folder)
+        is_old = name in listed or now - _modified(folder) > _UNUSED_SECONDS
+        if is_old and name not in used and re.fullmatch(_FOLDER, name):
+            _remove(root, name)
 
 
-def _remove(folder: Path) -> None:
+def _is_one_of(*kinds: str) -> Callable[[str], bool]:
+    """What tells whether a path is of something whose name begins so."""
+    return lambda path: os.path.basename(path).startswith(kinds)
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _remove(root: str, name: str) -> None:
     """Remove a folder; under its name it is there whole, or not at all."""
-    doomed = folder.with_name(f"removed-{os.getpid()}-{folder.name}")
+    doomed = os.path.join(root, f"removed-{os.getpid()}-{name}")
     with contextlib.suppress(OSError):
-        folder.rename(doomed)
+        os.rename(os.path.join(root, name), doomed)
         import shutil
 
         shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _modified(path: Path) -> float:
+def _modified(path: str) -> float:
     """When a file was last written, 0 if it has gone."""
     try:
-        return path.stat().st_mtime
+        return os.stat(path).st_mtime
     except OSError:
         return 0.0
 

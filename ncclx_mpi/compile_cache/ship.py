@@ -35,7 +35,7 @@ def collect(home: Path, level: str) -> int:
     """
     warm.warm_up(everything=True)
     reduce.warm(common_only=False)
-    folder = shipped.folder_of(home, level)
+    folder = Path(shipped.folder_of(str(home), level))
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.image"):
         old.unlink()
@@ -44,8 +44,8 @@ def collect(home: Path, level: str) -> int:
 
 def put(functions: Iterable[jit.Kernel | jit.Native], folder: Path) -> int:
     """Copy the images of functions from the cache to the folder of a level. Returns how many there are."""
-    made = [function for function in functions if function.image.exists()]
+    made = [function for function in functions if os.path.exists(function.image)]
     for function in made:
-        target = shipped.place(folder, function.sources, function.image_name)
+        target = Path(shipped.place(str(folder), function.sources, function.image_name))
         target.write_bytes(cache_files.read_own(function.image))
     return len(made)

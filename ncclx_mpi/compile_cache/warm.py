@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Collection, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi import late, process
@@ -94,13 +93,20 @@ def import_engine() -> None:
         _import_package(name)
 
 
-def _modules_at_start() -> list[str]:
-    """Import what starts import, of ranks and of launchers; names of our modules then."""
+def _modules_at_start() -> tuple[list[str], list[str]]:
+    """Import what starts import, of ranks and of launchers.
+
+    Returns names of our modules: those of the engine, which whoever imports one imports together, and the rest.
+    """
     from numba_kernels import digests
 
-    for name in (*_AT_START, *_BESIDE):
+    for name in _AT_START:
         _import(name)
-    return [*(name for name in sys.modules if name.partition(".")[0] in digests.PACKAGES), *_NOT_IMPORTED]
+    together = [name for name in sys.modules if name.startswith(_ENGINE_PACKAGES)]
+    for name in _BESIDE:
+        _import(name)
+    ours = (name for name in sys.modules if name.partition(".")[0] in digests.PACKAGES)
+    return together, [*(name for name in ours if name not in together), *_NOT_IMPORTED]
 
 
 def _import_package(name: str) -> None:
@@ -138,7 +144,7 @@ def _find_all(everything: bool) -> bool:
     if mark := _find_mark(everything):
         prune.note_use(mark)
     digests.keep()
-    bytecode.keep(at_start)
+    bytecode.keep(*at_start)
     verdict.keep(_find_mark(False))
     return True
 
@@ -152,9 +158,9 @@ def _is_shipped() -> bool:
     )
 
 
-def _find_mark(everything: bool) -> Path | None:
+def _find_mark(everything: bool) -> str | None:
     marks = [_mark(True)] if everything else [_mark(True), _mark(False)]
-    return next((mark for mark in marks if mark.exists()), None)
+    return next((mark for mark in marks if os.path.exists(mark)), None)
 
 
 def _chosen(everything: bool) -> list[Any]:
@@ -173,7 +179,7 @@ def _chosen_for_hosts() -> list[Any]:
     return [declared for declared in jit.entries() if declared.name.startswith(_FAR_PACKAGE)]
 
 
-def _mark(everything: bool) -> Path:
+def _mark(everything: bool) -> str:
     from numba_kernels import cache_files, digests, processor
     from numba_kernels.reduce import native as reduce_native
 
@@ -183,7 +189,7 @@ def _mark(everything: bool) -> Path:
     total.update(digests.module_digest(str(reduce_native.__file__)).encode())
     if everything:
         total.update(digests.module_digest(_file_of_far_transport()).encode())
-    return cache_files.cache_root() / f"{prune.MARK}{total.hexdigest()[:20]}"
+    return os.path.join(cache_files.cache_root(), f"{prune.MARK}{total.hexdigest()[:20]}")
 
 
 def _file_of(declared: Any) -> str:
@@ -193,7 +199,7 @@ def _file_of(declared: Any) -> str:
 
 def _file_of_far_transport() -> str:
     """The module that imports all others of its package, which is not imported for that."""
-    return str(Path(importlib.import_module("transports").__path__[0]) / "ucx" / "transport.py")
+    return os.path.join(importlib.import_module("transports").__path__[0], "ucx", "transport.py")
 
 
 def warm_up(announce: bool = True, everything: bool = False) -> float:
@@ -231,13 +237,13 @@ def warm_up(announce: bool = True, everything: bool = False) -> float:
     return seconds
 
 
-def _keep(mark: Path, announce: bool) -> None:
+def _keep(mark: str, announce: bool) -> None:
     """Note what the cache holds. Where the disk is full it does not: each start compiles anew, and ranks what they call."""
     try:
         prune.write_mark(mark)
     except OSError as reason:
         if announce:
-            text = f"{mark.parent}: {reason.strerror}; NCCLX_MPI_CACHE_DIR names another folder"
+            text = f"{os.path.dirname(mark)}: {reason.strerror}; NCCLX_MPI_CACHE_DIR names another folder"
             print(f"ncclx_mpi: what was compiled cannot be kept in {text}", file=sys.stderr, flush=True)
 
 
@@ -294,13 +300,14 @@ def load(nranks: int, spans_hosts: bool, also: Collection[str]) -> None:
     calls a few, and each rank loads those at the first call. Where more ranks share a core they get everything ready made. In a
     job that `spans_hosts`, they get what reaches other hosts, too. `also` are modules that a program may import.
     """
-    from numba_kernels import jit
+    from numba_kernels import clock, jit
 
     gc.disable()
     try:
         if with_numpy := "numpy" in also:  # first: what is imported then has not to learn of it later
             importlib.import_module("numpy")
         warm_up()
+        clock.begin()
         for module in also:
             _import(module)
         if spans_hosts:

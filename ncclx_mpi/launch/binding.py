@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from ncclx_mpi.locality import machine
+from ncclx_mpi.locality.cpu_lists import ranges
 from numba_kernels.rows import NamedTuple
 
 KINDS = ("none", "core", "l3", "numa")
@@ -30,10 +30,10 @@ class Binding(NamedTuple):
     where: str
 
     def __str__(self) -> str:
-        return f"{self.where} (processor{'s' * (len(self.cpus) > 1)} {machine.ranges(self.cpus)})"
+        return f"{self.where} (processor{'s' * (len(self.cpus) > 1)} {ranges(self.cpus)})"
 
 
-def bindings(kind: str, nranks: int, system: Path = machine.SYSTEM) -> list[Binding]:
+def bindings(kind: str, nranks: int, system: str = machine.SYSTEM) -> list[Binding]:
     """The binding of each rank of this host: cores one after the other, larger parts filled evenly, neighbours together.
 
     Parameters
@@ -72,13 +72,13 @@ def threads(found: Sequence[Binding]) -> int:
     return min(binding.ncores for binding in found)
 
 
-def _parts(kind: str, allowed: frozenset[int], system: Path) -> list[frozenset[int]]:
+def _parts(kind: str, allowed: frozenset[int], system: str) -> list[frozenset[int]]:
     """Which of the processors that we may use belong together, in the order of the first of each."""
     found = {_part_of(cpu, kind, system) & allowed for cpu in allowed}
     return sorted(found, key=min)
 
 
-def _part_of(cpu: int, kind: str, system: Path) -> frozenset[int]:
+def _part_of(cpu: int, kind: str, system: str) -> frozenset[int]:
     found = machine.part_of(cpu, kind, system)
     if found is None:
         raise ValueError(f"--bind {kind}: Linux does not say here which processors are of one {kind} with {cpu}; use another kind")

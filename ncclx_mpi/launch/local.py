@@ -21,7 +21,7 @@ from ncclx_mpi.launch.failure import Failure, signal_name
 from ncclx_mpi.launch.job import Job, Outcome, Settings
 from ncclx_mpi.launch.ready import make_ready
 from ncclx_mpi.launch.relay import LineRelay
-from ncclx_mpi.locality.machine import ranges
+from ncclx_mpi.locality.cpu_lists import ranges
 from numba_kernels.rows import NamedTuple
 
 if TYPE_CHECKING:

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ncclx_mpi import late
+from ncclx_mpi.locality.cpu_lists import numbers
 from ncclx_mpi.locality.levels import MACHINE
 from numba_kernels.rows import NamedTuple
 
-SYSTEM = Path("/sys/devices/system")
+if TYPE_CHECKING:
+    import pathlib
+else:
+    pathlib = late.module("pathlib")  # few programs ask for anything here
+
+SYSTEM = "/sys/devices/system"
 _CACHES = {"l1": "1", "l2": "2", "l3": "3"}
 _LISTS = {"core": ("thread_siblings_list",), "package": ("package_cpus_list", "core_siblings_list")}
 """Files with the processors of a part; newer kernels have the first one."""
 
 
-def part_of(cpu: int, kind: str, system: Path = SYSTEM) -> frozenset[int] | None:
+def part_of(cpu: int, kind: str, system: str = SYSTEM) -> frozenset[int] | None:
     """The processors of the part (one of ``levels.MACHINE``) that has this one; None where Linux does not say."""
-    folder = system / "cpu" / f"cpu{cpu}"
+    folder = pathlib.Path(system, "cpu", f"cpu{cpu}")
     try:
         if kind == "pu":
             return frozenset({cpu})
         if kind == "numa":
             (node,) = sorted(folder.glob("node[0-9]*"))
-            return numbers((system / "node" / node.name / "cpulist").read_text())
+            return numbers(pathlib.Path(system, "node", node.name, "cpulist").read_text())
         if kind in _CACHES:
             return numbers((_cache(folder, _CACHES[kind]) / "shared_cpu_list").read_text())
         found = (folder / "topology" / name for name in _LISTS[kind])
@@ -32,7 +39,7 @@ def part_of(cpu: int, kind: str, system: Path = SYSTEM) -> frozenset[int] | None
         return None
 
 
-def _cache(folder: Path, level: str) -> Path:
+def _cache(folder: pathlib.Path, level: str) -> pathlib.Path:
     """The folder of a cache that data go through."""
     return next(
         path
@@ -41,28 +48,28 @@ def _cache(folder: Path, level: str) -> Path:
     )
 
 
-def cache_size(cpu: int, kind: str, system: Path = SYSTEM) -> str:
+def cache_size(cpu: int, kind: str, system: str = SYSTEM) -> str:
     """The size of a processor's cache, such as ``32 MiB``; empty where Linux does not say."""
     try:
-        text = _text(_cache(system / "cpu" / f"cpu{cpu}", _CACHES[kind]) / "size")
+        text = _text(_cache(pathlib.Path(system, "cpu", f"cpu{cpu}"), _CACHES[kind]) / "size")
         kibibytes = int(text.removesuffix("K"))
     except (OSError, ValueError, StopIteration):
         return ""
     return f"{kibibytes} KiB" if kibibytes % 1024 else f"{kibibytes >> 10} MiB"
 
 
-def _text(path: Path) -> str:
+def _text(path: pathlib.Path) -> str:
     return path.read_text().strip() if path.exists() else ""
 
 
-def bound_to(cpus: frozenset[int], system: Path = SYSTEM) -> dict[str, int]:
+def bound_to(cpus: frozenset[int], system: str = SYSTEM) -> dict[str, int]:
     """The parts that hold all of some processors, each by its first processor."""
     first = min(cpus)
     found = ((kind, part_of(first, kind, system)) for kind in MACHINE)
     return {kind: min(part) for kind, part in found if part is not None and cpus <= part}
 
 
-def last_cache(cpu: int, system: Path = SYSTEM) -> str:
+def last_cache(cpu: int, system: str = SYSTEM) -> str:
     """The last level of cache of a processor; empty where Linux names none."""
     return next((kind for kind in ("l3", "l2", "l1") if part_of(cpu, kind, system) is not None), "")
 
@@ -91,7 +98,7 @@ class Part(NamedTuple):
 _DRAWN = ("package", "numa", "l3", "core")
 
 
-def tree(cpus: Iterable[int], system: Path = SYSTEM) -> tuple[Part, ...]:
+def tree(cpus: Iterable[int], system: str = SYSTEM) -> tuple[Part, ...]:
     """The packages of these processors, with what is in them, down to cores. What Linux does not describe is left out.
 
     Of parts that are not within each other, as a cache of several NUMA nodes is, those that are larger have the others inside.
@@ -105,7 +112,7 @@ def tree(cpus: Iterable[int], system: Path = SYSTEM) -> tuple[Part, ...]:
     return _inside(allowed, kinds, parts, system)
 
 
-def _inside(cpus: frozenset[int], kinds: list[str], parts: dict[str, list[frozenset[int]]], system: Path) -> tuple[Part, ...]:
+def _inside(cpus: frozenset[int], kinds: list[str], parts: dict[str, list[frozenset[int]]], system: str) -> tuple[Part, ...]:
     if not kinds:
         return ()
     kind, *rest = kinds
@@ -115,8 +122,8 @@ def _inside(cpus: frozenset[int], kinds: list[str], parts: dict[str, list[frozen
     return tuple(Part(kind, _number(kind, index, part, system), part, _inside(part, rest, parts, system)) for index, part in found)
 
 
-def _number(kind: str, index: int, part: frozenset[int], system: Path) -> int:
-    folder = system / "cpu" / f"cpu{min(part)}"
+def _number(kind: str, index: int, part: frozenset[int], system: str) -> int:
+    folder = pathlib.Path(system, "cpu", f"cpu{min(part)}")
     try:
         if kind == "numa":
             return int(next(folder.glob("node[0-9]*")).name.removeprefix("node"))
@@ -132,29 +139,9 @@ def allowed_cpus() -> frozenset[int]:
     return frozenset(os.sched_getaffinity(0))
 
 
-def all_cpus(system: Path = SYSTEM) -> frozenset[int]:
+def all_cpus(system: str = SYSTEM) -> frozenset[int]:
     """The processors of the machine; those that the calling thread may run on where Linux does not say."""
     try:
-        return numbers((system / "cpu" / "online").read_text())
+        return numbers(pathlib.Path(system, "cpu", "online").read_text())
     except (OSError, ValueError):
         return allowed_cpus()
-
-
-def numbers(text: str) -> frozenset[int]:
-    """Those of ``0-3,8``."""
-    found: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return frozenset(found)
-
-
-def ranges(found: Iterable[int]) -> str:
-    """The inverse of that: ``0-3,8``."""
-    runs: list[list[int]] = []
-    for number in sorted(found):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][-1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ncclx_mpi.locality import machine, whereabouts
 from ncclx_mpi.locality.levels import LEVELS, MACHINE, NETWORK, NOWHERE, number
 from ncclx_mpi.locality.whereabouts import Whereabouts
@@ -31,7 +29,7 @@ class Locality(NamedTuple):
     row: tuple[int, ...]
 
 
-def find(job: int, first_rank: int, system: Path = machine.SYSTEM) -> Locality:
+def find(job: int, first_rank: int, system: str = machine.SYSTEM) -> Locality:
     """Where the calling thread is: on the node of a job that has this rank first.
 
     Raises

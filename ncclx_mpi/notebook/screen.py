@@ -9,7 +9,7 @@ from typing import Any, Protocol, TextIO
 
 from ncclx_mpi.launch.outlet import Outlet
 from ncclx_mpi.launch.relay import STDERR, STDOUT, LineRelay
-from ncclx_mpi.locality.machine import ranges
+from ncclx_mpi.locality.cpu_lists import ranges
 from ncclx_mpi.notebook.messages import Cleared, Raised, Result, Shown, Text, Written
 
 _ALIKE_SECONDS = 0.5

@@ -18,7 +18,7 @@ from typing import Any
 from ncclx_mpi.launch import protocol
 from ncclx_mpi.launch.client import start_server
 from ncclx_mpi.launch.wakeup import QUESTION
-from ncclx_mpi.locality.machine import ranges
+from ncclx_mpi.locality.cpu_lists import ranges
 from ncclx_mpi.notebook.messages import Ended, Places, Ready, Start, Written
 
 _TURN_SECONDS = 0.1

@@ -24,7 +24,7 @@ import re
 import threading
 
 from ncclx_mpi import errors
-from ncclx_mpi.locality.machine import numbers
+from ncclx_mpi.locality.cpu_lists import numbers
 from ncclx_mpi.p2p.engine import Engine
 from ncclx_mpi.p2p.inlined import has_arrivals, has_transfers
 from ncclx_mpi.p2p.layout import ENGINE, TRACE

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-from pathlib import Path
 
 from numba_kernels import cache_files
 from numba_kernels.sha256 import sha256
@@ -28,21 +27,24 @@ _COMPILERS = (
 )
 
 
-_made_ahead: list[Path] = []
+_made_ahead: list[str] = []
 
 
 def use_folder(folder: str) -> None:
     """Look for machine code in `folder` first, unless the environment names another; empty: nowhere else."""
-    _made_ahead[:] = [Path(folder)] if folder else []
+    _made_ahead[:] = [folder] if folder else []
 
 
 def find(name: str, digest: str, arch: tuple[int, int]) -> bytes | None:
     """Machine code of a kernel; None if no folder has it."""
     own = _user_folder()
     for folder in _folders():
-        path = folder / file_name(name, digest, arch)
+        path = os.path.join(folder, file_name(name, digest, arch))
         try:
-            return cache_files.read_own(path) if folder == own else path.read_bytes()
+            if folder == own:
+                return cache_files.read_own(path)
+            with open(path, "rb") as file:
+                return file.read()
         except OSError:
             continue
     return None
@@ -54,12 +56,12 @@ def keep(name: str, digest: str, arch: tuple[int, int], code: bytes) -> None:
     write(_user_folder(), name, digest, arch, code)
 
 
-def write(folder: Path, name: str, digest: str, arch: tuple[int, int], code: bytes) -> Path:
+def write(folder: str, name: str, digest: str, arch: tuple[int, int], code: bytes) -> str:
     """Store machine code in `folder`. Many ranks may do so at once: a file appears whole."""
     import tempfile
 
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / file_name(name, digest, arch)
+    os.makedirs(folder, exist_ok=True)
+    target = os.path.join(folder, file_name(name, digest, arch))
     with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}-", delete=False) as file:
         file.write(code)
     os.replace(file.name, target)
@@ -71,13 +73,13 @@ def file_name(name: str, digest: str, arch: tuple[int, int]) -> str:
     return f"{name}-{digest}.sm_{arch[0]}{arch[1]}.cubin"
 
 
-def _folders() -> list[Path]:
+def _folders() -> list[str]:
     named = os.environ.get(FOLDER_VARIABLE)
-    return [*([Path(named)] if named else _made_ahead), Path(__file__).with_name("cubins"), _user_folder()]
+    return [*([named] if named else _made_ahead), os.path.join(os.path.dirname(__file__), "cubins"), _user_folder()]
 
 
-def _user_folder() -> Path:
-    return cache_files.cache_root() / f"cubins-{_LAYOUT}-{_versions()}"
+def _user_folder() -> str:
+    return os.path.join(cache_files.cache_root(), f"cubins-{_LAYOUT}-{_versions()}")
 
 
 @functools.cache

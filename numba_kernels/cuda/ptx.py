@@ -6,7 +6,6 @@ import functools
 import importlib.util
 import os
 import re
-from pathlib import Path
 
 from numba_kernels.rows import NamedTuple
 
@@ -89,15 +88,17 @@ def run_ptxas(text: str, arch: tuple[int, int]) -> tuple[bytes, Usage]:
     if program is None:
         raise CompilerMissing(_entry(text), arch, "neither nvJitLink nor ptxas is there")
     with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
-        source.write_text(text)
-        command = [program, "-v", f"-arch=sm_{arch[0]}{arch[1]}", "-o", str(target), str(source)]
+        source, target = os.path.join(folder, "kernel.ptx"), os.path.join(folder, "kernel.cubin")
+        with open(source, "w", encoding="ascii") as file:
+            file.write(text)
+        command = [program, "-v", f"-arch=sm_{arch[0]}{arch[1]}", "-o", target, source]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if too_old := re.search(r"Unsupported \.version ([\d.]+); current version is '([\d.]+)'", done.stdout + done.stderr):
             raise _too_old(program, too_old[1], too_old[2])
         if done.returncode != 0:
             raise ValueError(f"ptxas refuses kernel {_entry(text)} for sm_{arch[0]}{arch[1]}: {done.stderr.strip()}")
-        return target.read_bytes(), _usage(done.stdout + done.stderr)
+        with open(target, "rb") as made:
+            return made.read(), _usage(done.stdout + done.stderr)
 
 
 def _too_old(program: str, wanted: str, known: str) -> AssemblerTooOld:
@@ -114,15 +115,17 @@ def find_ptxas() -> str | None:
 
 def _assemblers() -> list[str]:
     """Each ptxas that is installed; those that belong to this Python come first."""
+    import glob
     import shutil
 
     wheels = importlib.util.find_spec("nvidia")
-    found = [path for place in (wheels and wheels.submodule_search_locations) or () for path in Path(place).glob("*/bin/ptxas")]
+    places = (wheels and wheels.submodule_search_locations) or ()
+    found = [path for place in places for path in glob.glob(os.path.join(glob.escape(place), "*", "bin", "ptxas"))]
     toolkits = [os.path.join(os.environ[name], "bin") for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     on_path = [
         shutil.which("ptxas", path=folder) for folder in (*toolkits, *os.environ.get("PATH", "").split(os.pathsep)) if folder
     ]
-    return [*map(str, found), *filter(None, on_path)]
+    return [*found, *filter(None, on_path)]
 
 
 @functools.cache

@@ -17,26 +17,26 @@ START = """
 import sys
 from pathlib import Path
 from numba_kernels import cache_files, clock, jit, reduce, shipped
-shipped.HOME = Path(sys.argv[1])
+shipped.HOME = sys.argv[1]
 from ncclx_mpi.compile_cache import warm
 print(warm.warm_up(announce=False), reduce.address("sum", "f64") != 0, "numba" in sys.modules)
-print(len(list(cache_files.cache_root().glob("*/*.image"))))
+print(len(list(Path(cache_files.cache_root()).glob("*/*.image"))))
 """
 
 
 @pytest.fixture
 def levels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Chooses the instructions of the processor, with folders of images for both levels."""
-    monkeypatch.setattr(shipped, "HOME", tmp_path)
+    monkeypatch.setattr(shipped, "HOME", str(tmp_path))
     for level in shipped.LEVELS:
-        shipped.folder_of(tmp_path, level).mkdir()
+        os.mkdir(shipped.folder_of(str(tmp_path), level))
     for variable in processor.VARIABLES:
         monkeypatch.delenv(variable, raising=False)
 
     def choose(flags: str) -> list[str]:
         monkeypatch.setattr(processor, "_description", lambda: ["model name\t: any", f"flags\t\t: fpu {flags}"])
         shipped._folders.cache_clear()
-        return [folder.name for folder in shipped._folders()]
+        return [os.path.basename(folder) for folder in shipped._folders()]
 
     yield choose
     shipped._folders.cache_clear()
@@ -56,15 +56,15 @@ def test_who_compiles_for_another_processor_gets_no_image(levels: Any, monkeypat
 
 def test_an_image_of_other_sources_is_not_found(levels: Any, tmp_path: Path) -> None:
     levels(shipped.LEVELS["x86-64-v3"])
-    folder = shipped.folder_of(tmp_path, "x86-64-v3")
-    shipped.place(folder, "old", "f").touch()
+    folder = Path(shipped.folder_of(str(tmp_path), "x86-64-v3"))
+    Path(shipped.place(str(folder), "old", "f")).touch()
     assert shipped.find("new", "f") is None
-    assert shipped.find("old", "f") == folder / "f-old.image"
+    assert shipped.find("old", "f") == str(folder / "f-old.image")
 
 
 def test_a_damaged_image_is_left_alone(levels: Any, tmp_path: Path) -> None:
     levels(shipped.LEVELS["x86-64-v3"])
-    damaged = shipped.place(shipped.folder_of(tmp_path, "x86-64-v3"), "sources", "f")
+    damaged = Path(shipped.place(shipped.folder_of(str(tmp_path), "x86-64-v3"), "sources", "f"))
     damaged.write_bytes(b"damaged")
     assert jit._link_shipped("sources", "f", "f") is None
     assert damaged.exists()
@@ -78,7 +78,7 @@ def test_a_start_with_images_compiles_nothing(tmp_path: Path) -> None:
     warm.ensure()
     warm.import_engine()  # which a warm start does not
     reduce.warm()
-    folder = shipped.folder_of(tmp_path / "images", level)
+    folder = Path(shipped.folder_of(str(tmp_path / "images"), level))
     folder.mkdir(parents=True)
     assert ship.put([*jit.entries(), *reduce.natives()], folder) > len(reduce.natives())
     settings = os.environ | {cache_files.CACHE_VARIABLE: str(tmp_path / "cache"), "PYTHONPATH": str(Path(jit.__file__).parents[1])}

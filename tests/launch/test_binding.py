@@ -12,7 +12,7 @@ from programs import command, environment, run, run_code
 
 from ncclx_mpi.launch.binding import bindings, threads
 from ncclx_mpi.launch.files import RankFiles
-from ncclx_mpi.locality.machine import ranges
+from ncclx_mpi.locality.cpu_lists import ranges
 
 CORES = [{0, 8}, {1, 9}, {2, 10}, {3, 11}, {4, 12}, {5, 13}, {6, 14}, {7, 15}]
 """A machine of eight cores of two threads; four share a cache, and all of a cache a memory, of which there are two."""

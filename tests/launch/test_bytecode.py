@@ -27,8 +27,8 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "made_for_a_test.py"
     path.write_text("value = 'kept'\n")
     monkeypatch.setattr(ncclx_mpi, "__path__", [str(tmp_path)])
-    monkeypatch.setattr(cache_files, "cache_root", lambda: tmp_path)
-    monkeypatch.setattr(cache_files, "cache_candidates", lambda: iter([("this test", tmp_path)]))
+    monkeypatch.setattr(cache_files, "cache_root", lambda: str(tmp_path))
+    monkeypatch.setattr(cache_files, "cache_candidates", lambda: iter([("this test", str(tmp_path))]))
     monkeypatch.setattr(bytecode, "_finder", bytecode._Finder())
     pythons_own = [
         finder for finder in sys.meta_path if isinstance(finder, type)
@@ -98,6 +98,40 @@ def test_what_is_imported_late_is_looked_for_once_more(source: Path) -> None:
     assert found().value == "read"
 
 
+def test_what_is_kept_together_is_imported_one_by_one(source: Path) -> None:
+    """Each in its state: one whose source has changed since is read, the other one is not."""
+    name = NAME + "_too"
+    other = source.with_name(f"{source.stem}_too.py")
+    other.write_text("value = 'other'\n")
+    bytecode.keep([NAME, name])
+    bytecode._finder.remember()
+    source.write_text("value = 'longer than before'\n")
+    try:
+        too = importlib.import_module(name)
+        assert (too.value, is_kept(too)) == ("other", True)
+    finally:
+        sys.modules.pop(name, None)
+    assert (found().value, bytecode.state(str(other))) == ("longer than before", cache_files.stamp(str(other)))
+
+
+def test_what_was_found_has_the_state_that_it_had_then_until_all_is_forgotten(source: Path) -> None:
+    before = cache_files.stamp(str(source))
+    assert found().value == "kept"
+    source.write_text("value = 'longer than before'\n")
+    assert bytecode.state(str(source)) == before
+    bytecode.forget()
+    assert bytecode.state(str(source)) == cache_files.stamp(str(source)) != before
+
+
+def test_a_module_that_is_loaded_again_is_read(source: Path) -> None:
+    module = importlib.import_module(NAME)
+    try:
+        replace_value(source)
+        assert importlib.reload(module).value == "read"
+    finally:
+        sys.modules.pop(NAME, None)
+
+
 def test_a_module_that_is_gone_is_not_found(source: Path) -> None:
     source.unlink()
     with pytest.raises(ModuleNotFoundError):
@@ -145,7 +179,7 @@ def test_bytecode_of_another_python_is_not_used(source: Path, monkeypatch: pytes
 def test_what_another_version_of_ours_has_kept_is_not_used(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row may have been something else to it: the file that says what it is has another state."""
     replace_value(source)
-    kept = bytecode.path(source.parent)
+    kept = bytecode.path(str(source.parent))
     monkeypatch.setattr(bytecode, "path", lambda root: kept)  # its name is of this file, too
     monkeypatch.setattr(bytecode, "__file__", str(source))
     assert found().value == "read"

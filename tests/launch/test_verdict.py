@@ -22,12 +22,12 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sources.mkdir()
     for name in ("kernels.py", "module.py"):
         (sources / name).write_text("first")
-    monkeypatch.setattr(cache_files, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(cache_files, "cache_root", lambda: str(tmp_path))
     monkeypatch.setattr(digests, "sources", lambda: [str(sources / "kernels.py")])
     monkeypatch.setattr(verdict, "_modules", lambda: {str(sources / "module.py")})
     found = tmp_path / f"{prune.MARK}0123"
     found.touch()
-    verdict.keep(found)
+    verdict.keep(str(found))
     return found
 
 
@@ -62,6 +62,27 @@ def test_another_processor_ends_it(mark: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not verdict.is_warm()
 
 
+@pytest.mark.parametrize("content, known", [("first", {"module.py": "digest"}), ("another", {})])
+def test_digests_are_good_while_it_holds(mark: Path, monkeypatch: pytest.MonkeyPatch, content: str, known: dict[str, str]) -> None:
+    monkeypatch.setattr(digests, "_digests", {"module.py": "digest"})
+    verdict.keep(str(mark))
+    monkeypatch.setattr(digests, "_digests", {})
+    source = mark.parent / "sources" / "module.py"
+    if content != source.read_text():
+        source.write_text(content)
+    assert verdict.is_warm() == bool(known)
+    assert digests.known() == known
+
+
+def test_a_warm_start_digests_no_source() -> None:
+    code = "from ncclx_mpi import MPI; from numba_kernels import digests\n"
+    code += "print(digests._known.cache_info().misses, len(digests._digests) > 1)"
+    for words in started(code):
+        if words == ["0", "True"]:
+            break
+    assert words == ["0", "True"]
+
+
 @pytest.mark.parametrize("text", [b"", b"nothing that was written"])
 def test_a_damaged_one_is_none(mark: Path, text: bytes) -> None:
     (kept,) = mark.parent.glob(f"{prune.VERDICT}*")
@@ -86,8 +107,10 @@ def test_a_start_imports_no_more_than_it_uses() -> None:
         "ncclx_mpi.simulate",
         "ncclx_mpi.extensions.alltoallv_dynamic.device",
         "numba.",
+        "pathlib",
+        "urllib",
     )
-    for modules in started("import sys; from ncclx_mpi import MPI; print(*sys.modules)"):
+    for modules in started("import sys; before = {*sys.modules}; from ncclx_mpi import MPI; print(*{*sys.modules} - before)"):
         found = [name for name in modules if name.startswith(unused)]
         if not found:
             break

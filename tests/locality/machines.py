@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ncclx_mpi.locality.machine import ranges
+from ncclx_mpi.locality.cpu_lists import ranges
 
 
 def write(root: Path, parts: Mapping[str, Sequence[Sequence[int]]]) -> Path:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from machines import CACHE_OF_TWO_NODES, NOT_DESCRIBED, TWO_PACKAGES, write
 
 from ncclx_mpi.locality import machine
+from ncclx_mpi.locality.cpu_lists import numbers, ranges
 from ncclx_mpi.locality.machine import Part
 
 
@@ -27,7 +28,7 @@ from ncclx_mpi.locality.machine import Part
 )
 def test_parts_of_a_machine(tmp_path: Path, kind: str, cpus: str) -> None:
     found = machine.part_of(20, kind, write(tmp_path, TWO_PACKAGES))
-    assert found is not None and machine.ranges(found) == cpus
+    assert found is not None and ranges(found) == cpus
 
 
 def test_all_processors(tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_sizes_of_caches(tmp_path: Path) -> None:
 
 
 def shape(parts: tuple[Part, ...]) -> list[object]:
-    return [(part.kind, part.number, machine.ranges(part.cpus), shape(part.inside)) for part in parts]
+    return [(part.kind, part.number, ranges(part.cpus), shape(part.inside)) for part in parts]
 
 
 def test_a_machine_as_a_tree(tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ def test_a_machine_as_a_tree(tmp_path: Path) -> None:
     assert (first.kind, first.number, second.number) == ("package", 0, 1)
     assert [(part.kind, part.number) for part in second.inside] == [("numa", 1)]
     caches = second.inside[0].inside
-    assert [(part.kind, part.number, machine.ranges(part.cpus)) for part in caches] == [
+    assert [(part.kind, part.number, ranges(part.cpus)) for part in caches] == [
         ("l3", 2, "8-11,24-27"),
         ("l3", 3, "12-15,28-31"),
     ]
@@ -98,9 +99,9 @@ def test_a_tree_of_what_is_described(tmp_path: Path) -> None:
     assert shape(machine.tree(range(2), write(tmp_path, NOT_DESCRIBED))) == [("core", 0, "0", []), ("core", 1, "1", [])]
     assert machine.tree(range(2), tmp_path / "nowhere") == ()
     some = machine.tree({3, 12}, write(tmp_path / "some", TWO_PACKAGES))
-    assert [machine.ranges(part.cpus) for part in some] == ["3", "12"]
+    assert [ranges(part.cpus) for part in some] == ["3", "12"]
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
 def test_ranges_and_numbers_are_each_others_inverse(found: set[int]) -> None:
-    assert machine.numbers(machine.ranges(found)) == found
+    assert numbers(ranges(found)) == found

@@ -15,7 +15,6 @@ import resource
 import sys
 from array import array
 from collections.abc import Sequence
-from pathlib import Path
 
 from numba_kernels.atomics import compare_exchange, fetch_add, load_acquire, store_release
 from numba_kernels.jit import c_address, entry, kernel
@@ -403,7 +402,8 @@ def _address_space_left() -> float:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return float("inf")
-    mapped_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    with open("/proc/self/statm", encoding="ascii") as file:
+        mapped_pages = int(file.read().split()[0])
     return limit - mapped_pages * resource.getpagesize()
 
 
@@ -416,7 +416,8 @@ def start_time(pid: int) -> int:
         That cannot be told: no descriptors are left.
     """
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            text = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return 0
     return int(text.rsplit(")", 1)[1].split()[19])
