@@ -160,6 +160,7 @@ def _with_pickles(kernel: _Kernel, otherwise: Callable[..., Any]) -> _Kernel:
 
 send_array = _at_first_call(messages.send_array)
 receive_array = _at_first_call(messages.receive_array)
+receive_matched_array = _at_first_call(messages.receive_matched_array)
 send_derived = _at_first_call(derived.send_derived)
 receive_derived = _at_first_call(derived.receive_derived)
 exchange_derived = _at_first_call(derived.exchange_derived)
@@ -182,7 +183,7 @@ complete_object = _with_pickles(object_requests.complete_object, _slow_note)
 complete_all_objects = _with_pickles(object_requests.complete_all_objects, _slow_note)
 send_plain = _with_pickles(objects.send_plain, _slow)
 receive_plain = _with_pickles(objects.receive_plain, _unmatched)
-match_message = _at_first_call(objects.match_message, _none)
+await_message = _at_first_call(objects.await_message, _none)
 look_for_message = _at_first_call(objects.look_for_message)
 receive_taken = _with_pickles(objects.receive_taken, _untaken)
 exchange_plain = _with_pickles(objects.exchange_plain, _slow_note)
@@ -247,10 +248,20 @@ def settle_receive(state: CommState, code: int, buf: Any, source: int, tag: int,
     """Whether a receive goes the general way; raises why it was given up, or has failed."""
     if code == messages.SLOW:
         return True
-    if code < 0:
-        raise_given_up(state.native, code, f"receive {from_whom(source, tag)}")
-    finish_waiting(lambda _: Transfer(state.native, buf, request=code), status)
+    _settle_failed(state.native, code, f"receive {from_whom(source, tag)}", buf, status)
     return False
+
+
+def settle_matched(comm: NativeComm, code: int, buf: Any, status: Status | None) -> None:
+    """Raise why the receive of a matched message was given up, or has failed."""
+    _settle_failed(comm, code, "receive of a matched message", buf, status)
+
+
+def _settle_failed(comm: NativeComm, code: int, what: str, buf: Any, status: Status | None) -> None:
+    """Raise why a receive was given up; one that is complete and has failed raises what it does in Python."""
+    if code < 0:
+        raise_given_up(comm, code, what)
+    finish_waiting(lambda _: Transfer(comm, buf, request=code), status)
 
 
 def settle_exchange(state: CommState, code: int, sendbuf: Any, recvbuf: Any, source: int, tag: int, status: Status | None) -> bool:

@@ -9,7 +9,7 @@ from ncclx_mpi.api import fast, object_messages
 from ncclx_mpi.api.handle import Handle, constant, is_constant
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.request import Request
-from ncclx_mpi.api.status import Status, check_status
+from ncclx_mpi.api.status import Status
 from ncclx_mpi.constants import ANY_SOURCE, ANY_TAG
 from ncclx_mpi.operations import device_transfer
 from ncclx_mpi.operations.operation import NO_PROC, Operation, started, write_status
@@ -59,19 +59,26 @@ class Message(Handle):
     @classmethod
     def Probe(cls, comm: PointToPoint, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self:
         """Blocking test for a matched message."""
-        if status is not None:
-            check_status(status)
         state = comm._state
-        message = fast.match_message(state.address, source, tag)
+        said = NO_WORDS if status is None else fast.room_for(status)
+        message = fast.await_message(state.address, source, tag, 1, said.address)
         if message:
-            return cls._matched(state.native, message, status)
+            if status is not None:
+                fast.fill(status, said)
+            return cls._holding(state.native, message)
         native, source, tag, is_null = comm._peer(source, tag)
         return cls._matched(native, -1 if is_null else native.engine.wait_match(native, source, tag), status)
 
     @classmethod
     def Iprobe(cls, comm: PointToPoint, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self | None:
         """Nonblocking test for a matched message."""
-        check_status(status)
+        state = comm._state
+        said = NO_WORDS if status is None else fast.room_for(status)
+        message = fast.look_for_message(state.address, source, tag, 1, said.address)
+        if message >= 0:
+            if message and status is not None:
+                fast.fill(status, said)
+            return cls._holding(state.native, message) if message else None
         native, source, tag, is_null = comm._peer(source, tag)
         message = -1 if is_null else native.engine.match(native, source, tag)
         return cls._matched(native, message, status) if message else None
@@ -91,8 +98,11 @@ class Message(Handle):
         """Return the handle of a matched message; -1 is the one from PROC_NULL."""
         if status is not None:
             write_status(status, NO_PROC if message == -1 else native.engine.result(message))
-        if message == -1:
-            return cls._refer(_NO_PROC)
+        return cls._refer(_NO_PROC) if message == -1 else cls._holding(native, message)
+
+    @classmethod
+    def _holding(cls, native: NativeComm, message: int) -> Self:
+        """Return the handle of a message that was taken out of matching."""
         self, state = object.__new__(cls), MessageState()
         state.comm, state.message = native, message
         self._state = state
@@ -102,8 +112,19 @@ class Message(Handle):
 
     def Recv(self, buf: BufSpec, status: Status | None = None) -> None:
         """Blocking receive of matched message."""
-        check_status(status)
-        fast.finish_waiting(lambda begun: self._start(buf, begun), status)
+        said = NO_WORDS if status is None else fast.room_for(status)
+        state, code = self._state, fast.SLOW
+        if state is not _NO_PROC:
+            native, message = state.comm, self._take()
+            code = fast.receive_matched_array(native.address, buf, message, said.address)
+            if code == fast.SLOW:
+                state.comm, state.message, self._state = native, message, state
+            elif code:
+                fast.settle_matched(native, code, buf, status)
+        if code == fast.SLOW:
+            fast.finish_waiting(lambda begun: self._start(buf, begun), status)
+        elif status is not None and not code:
+            fast.fill(status, said)
 
     def Irecv(self, buf: BufSpec) -> Request:
         """Nonblocking receive of matched message."""

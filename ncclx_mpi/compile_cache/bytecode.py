@@ -94,10 +94,8 @@ class _Finder:
         piece = pieces.get(row[3])
         if piece is None:
             piece = pieces[row[3]] = marshal.loads(content[slice(*row[3])])
-        code, piece[row[4]] = (
-            piece[row[4]],
-            None,
-        )  # it goes when it has run, not when all are let go of: by forked ranks, which copy its pages
+        code = piece[row[4]]
+        piece[row[4]] = None  # it goes when it has run: a forked rank that let go of them all would copy their pages
         return code
 
 

@@ -74,7 +74,8 @@ _FIRST = (
 _AT_FIRST_CALL = tuple(
     f"ncclx_mpi.p2p.{name}"
     for name in (
-        "completing.complete_some", "fast_derived.", "joined.", "network_progress.", "progress_thread.", "remote_memory.",
+        "completing.complete_some", "fast.receive_matched_array", "fast_derived.", "joined.", "network_progress.", "progress_thread.",
+        "remote_memory.",
         "request_pool.new_bound", "request_pool.rest", "request_pool.start_all", "request_pool.start_bound", "request_pool.start_one",
     )
 )  # fmt: skip

@@ -26,7 +26,7 @@ from ncclx_mpi.p2p.layout import (
 )
 from ncclx_mpi.p2p.progress import is_spinning, lock, spin, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
-from ncclx_mpi.p2p.requests import give_back, is_eager_allowed, post_send, read_status, start_receive
+from ncclx_mpi.p2p.requests import give_back, is_eager_allowed, post_send, read_status, receive_matched, start_receive
 from ncclx_mpi.p2p.waiting import keep_waiting
 from numba_kernels import types
 from numba_kernels.atomics import load64, load_acquire, store64, ticks
@@ -126,7 +126,12 @@ def receive_memory(comm, address, nbytes, owner, source, tag, status):  # type: 
     """Receive into memory of an object: 0; GIVEN_UP less a code; or a complete request that failed. Writes `status` unless it is 0."""
     engine = load64(comm + COMM.engine)
     record = trace_begin(engine, _TRACE_RECEIVE, load64(comm + COMM.context), source, tag, nbytes)
-    request = start_receive(comm, 0, 0, address, nbytes, source, tag)
+    return _finish_receive(engine, record, start_receive(comm, 0, 0, address, nbytes, source, tag), owner, status)
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def _finish_receive(engine, record, request, owner, status):  # type: ignore[no-untyped-def]
+    """Wait for a receive into memory of an object, as :func:`receive_memory` returns; its trace ends with it."""
     code = wait_complete(engine, request, owner)
     if code != 0:
         return code
@@ -210,6 +215,18 @@ def receive_array(comm, argument, peer_rank, message_tag, status):  # type: igno
     if element_of(argument) == NONE or writable_of(argument) == 0 or is_source(comm, source, tag) == 0:
         return 0 if is_from_nobody(comm, source, tag, status) != 0 else SLOW
     return receive_memory(comm, address_of(argument), nbytes_of(argument), array_of(argument), source, tag, status)
+
+
+@kernel(types.int64(types.int64, array_argument, types.int64, types.int64), is_entry=True, nogil=False)
+def receive_matched_array(comm, argument, message, status):  # type: ignore[no-untyped-def]
+    """Receive a message that was taken out of matching into a plain array, as :func:`receive_array` returns; SLOW: it is still there."""
+    if element_of(argument) == NONE or writable_of(argument) == 0:
+        return SLOW
+    engine, nbytes = load64(comm + COMM.engine), nbytes_of(argument)
+    source, tag = load64(message + REQUEST.source), load64(message + REQUEST.tag)
+    record = trace_begin(engine, _TRACE_RECEIVE, load64(comm + COMM.context), source, tag, nbytes)
+    request = receive_matched(comm, 0, message, address_of(argument), nbytes)
+    return _finish_receive(engine, record, request, array_of(argument), status)
 
 
 @kernel(

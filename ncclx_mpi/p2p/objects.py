@@ -74,12 +74,12 @@ def send_plain(comm, argument, peer_rank, message_tag, mode, offset):  # type: i
     return 0
 
 
-@kernel("int64(int64, int64, int64, int64, int64)")
-def _take_message(engine, comm, offset, source, tag):  # type: ignore[no-untyped-def]
-    """Wait a slice for a message, and take it out of matching; 0 if none has come."""
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def _await_message(engine, comm, offset, source, tag, takes):  # type: ignore[no-untyped-def]
+    """Wait a slice for a message, and take it out of matching if it `takes` it; 0 if none has come."""
     turn, started = 0, ticks()
     while turn < _POLLS and is_spinning(engine, turn, started) != 0:
-        message = find_message(comm, offset, source, tag, 1)
+        message = find_message(comm, offset, source, tag, takes)
         if message != 0:
             return message
         spin(engine, turn)
@@ -87,7 +87,7 @@ def _take_message(engine, comm, offset, source, tag):  # type: ignore[no-untyped
     state = leave_gil()
     message, code = 0, 0
     while message == 0 and code == 0:
-        message = find_message(comm, offset, source, tag, 1)
+        message = find_message(comm, offset, source, tag, takes)
         if message == 0:
             code = idle(engine, turn, started)
             turn += 1
@@ -95,27 +95,35 @@ def _take_message(engine, comm, offset, source, tag):  # type: ignore[no-untyped
     return message
 
 
-@kernel(types.int64(types.int64, index_argument, index_argument), is_entry=True, nogil=False)
-def match_message(comm, peer_rank, message_tag):  # type: ignore[no-untyped-def]
-    """Wait a slice for a message, and take it out of matching: its handle, 0 if none has come, or there is no such rank or tag."""
+@kernel(types.int64(types.int64, index_argument, index_argument, types.int64, types.int64), is_entry=True, nogil=False)
+def await_message(comm, peer_rank, message_tag, takes, status):  # type: ignore[no-untyped-def]
+    """Wait a slice for a message, and take it out of matching if it `takes` it.
+
+    Returns its handle, with `status` written unless that is 0; 0 if none has come, or there is no such rank or tag.
+    """
     source, tag = index_of(peer_rank), index_of(message_tag)
     if is_source(comm, source, tag) == 0:
         return 0
     engine = load64(comm + COMM.engine)
     record = trace_begin(engine, _TRACE_PROBE, load64(comm + COMM.context), source, tag, 0)
-    message = _take_message(engine, comm, 0, source, tag)
+    message = _await_message(engine, comm, 0, source, tag, takes)
     if message != 0:
         trace_end(record)
+        if status != 0:
+            read_status(message, status)
     return message
 
 
-@kernel(types.int64(types.int64, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
-def look_for_message(comm, peer_rank, message_tag, status):  # type: ignore[no-untyped-def]
-    """Whether a message has come: 1, with `status` written unless that is 0; 0; SLOW if none may ever come, or there is no such peer."""
+@kernel(types.int64(types.int64, index_argument, index_argument, types.int64, types.int64), is_entry=True, nogil=False)
+def look_for_message(comm, peer_rank, message_tag, takes, status):  # type: ignore[no-untyped-def]
+    """Look for a message that has come, and take it out of matching if it `takes` it.
+
+    Returns its handle, with `status` written unless that is 0; 0 if none has come; SLOW if none may ever come, or there is no such peer.
+    """
     source, tag = index_of(peer_rank), index_of(message_tag)
     if is_source(comm, source, tag) == 0:
         return SLOW
-    message = find_message(comm, 0, source, tag, 0)
+    message = find_message(comm, 0, source, tag, takes)
     if message == 0:
         engine = load64(comm + COMM.engine)
         is_in_vain = load64(comm + COMM.ended) != 0 or load64(comm + COMM.size) == 0  # nobody is left once it was revoked
@@ -123,7 +131,7 @@ def look_for_message(comm, peer_rank, message_tag, status):  # type: ignore[no-u
         return SLOW if is_in_vain or is_news or trouble(engine) != 0 else 0
     if status != 0:
         read_status(message, status)
-    return 1
+    return message
 
 
 @kernel("int64(int64)")
@@ -140,7 +148,7 @@ def _receive(comm, source, tag, offset, decodes, status, kind):  # type: ignore[
     """Wait a slice for a message, and return its object or a note: RAW; MATCHED if it is not all here, or none has come."""
     engine = load64(comm + COMM.engine)
     record = trace_begin(engine, kind, load64(comm + COMM.context) + offset, source, tag, 0)
-    message = _take_message(engine, comm, offset, source, tag)
+    message = _await_message(engine, comm, offset, source, tag, 1)
     if message == 0 or _is_whole(message) == 0:
         return note_word(MATCHED, message)
     trace_end(record)
