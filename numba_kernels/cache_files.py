@@ -33,6 +33,11 @@ def make_folder(folder: str) -> None:
             os.mkdir(folder, 0o700)
 
 
+def inside(folder: str) -> list[str]:
+    """What is in a folder, by path; nothing if it is not there."""
+    return [os.path.join(folder, name) for name in os.listdir(folder)] if os.path.isdir(folder) else []
+
+
 def why_not(folder: str) -> str:
     """Why the cache cannot be in `folder`, which is made if it is missing; empty if it can."""
     try:

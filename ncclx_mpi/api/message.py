@@ -113,18 +113,16 @@ class Message(Handle):
     def Recv(self, buf: BufSpec, status: Status | None = None) -> None:
         """Blocking receive of matched message."""
         said = NO_WORDS if status is None else fast.room_for(status)
-        state, code = self._state, fast.SLOW
+        state = self._state
         if state is not _NO_PROC:
             native, message = state.comm, self._take()
             code = fast.receive_matched_array(native.address, buf, message, said.address)
-            if code == fast.SLOW:
-                state.comm, state.message, self._state = native, message, state
-            elif code:
-                fast.settle_matched(native, code, buf, status)
-        if code == fast.SLOW:
-            fast.finish_waiting(lambda begun: self._start(buf, begun), status)
-        elif status is not None and not code:
-            fast.fill(status, said)
+            if not code:
+                return None if status is None else fast.fill(status, said)
+            if code != fast.SLOW:
+                return fast.settle_matched(native, code, buf, status)
+            state.comm, state.message, self._state = native, message, state  # the general way takes it, once it knows the buffer
+        return fast.finish_waiting(lambda begun: self._start(buf, begun), status)
 
     def Irecv(self, buf: BufSpec) -> Request:
         """Nonblocking receive of matched message."""

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from ncclx_mpi.compile_cache import bytecode
-from numba_kernels import digests
+from numba_kernels import cache_files, digests
 
 MARK = "complete-"
 VERDICT = "found-"
@@ -52,7 +52,7 @@ def prune(root: str) -> None:
     """Remove what no version uses that was started lately."""
     now = time.time()
     used, listed = set[str](), set[str]()
-    inside = [os.path.join(root, name) for name in os.listdir(root)]
+    inside = cache_files.inside(root)
     marks = sorted(filter(_is_one_of(MARK), inside), key=_modified, reverse=True)
     for index, mark in enumerate(marks):
         with open(mark, encoding="ascii") as file:

@@ -40,7 +40,7 @@ def keep(mark: str | None) -> None:
     What it follows from: the sources that compiled functions are made from, and which ones there are, so our modules and their folders, too.
     The file with their bytecode is among it, so that a start that looks for everything makes a missing one anew.
     """
-    images = [shipped.HOME, *_inside(shipped.HOME)]
+    images = [shipped.HOME, *cache_files.inside(shipped.HOME)]
     modules = _modules()
     paths = {
         *digests.sources(),
@@ -72,8 +72,3 @@ def _modules() -> set[str]:
     """Files of the modules of ours that have been imported; a new module beside them is a new state of their folder."""
     ours = [found for name, found in sys.modules.items() if name.partition(".")[0] in digests.PACKAGES]
     return {path for found in ours if (path := getattr(found, "__file__", None))}
-
-
-def _inside(folder: str) -> list[str]:
-    """What is in a folder, which need not be there."""
-    return [os.path.join(folder, name) for name in os.listdir(folder)] if os.path.isdir(folder) else []

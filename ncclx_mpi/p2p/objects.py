@@ -75,11 +75,11 @@ def send_plain(comm, argument, peer_rank, message_tag, mode, offset):  # type: i
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)")
-def _await_message(engine, comm, offset, source, tag, takes):  # type: ignore[no-untyped-def]
-    """Wait a slice for a message, and take it out of matching if it `takes` it; 0 if none has come."""
+def _await_message(engine, comm, offset, source, tag, take):  # type: ignore[no-untyped-def]
+    """Wait a slice for a message, and take it out of matching if `take` is not 0; 0 if none has come."""
     turn, started = 0, ticks()
     while turn < _POLLS and is_spinning(engine, turn, started) != 0:
-        message = find_message(comm, offset, source, tag, takes)
+        message = find_message(comm, offset, source, tag, take)
         if message != 0:
             return message
         spin(engine, turn)
@@ -87,7 +87,7 @@ def _await_message(engine, comm, offset, source, tag, takes):  # type: ignore[no
     state = leave_gil()
     message, code = 0, 0
     while message == 0 and code == 0:
-        message = find_message(comm, offset, source, tag, takes)
+        message = find_message(comm, offset, source, tag, take)
         if message == 0:
             code = idle(engine, turn, started)
             turn += 1
@@ -96,8 +96,8 @@ def _await_message(engine, comm, offset, source, tag, takes):  # type: ignore[no
 
 
 @kernel(types.int64(types.int64, index_argument, index_argument, types.int64, types.int64), is_entry=True, nogil=False)
-def await_message(comm, peer_rank, message_tag, takes, status):  # type: ignore[no-untyped-def]
-    """Wait a slice for a message, and take it out of matching if it `takes` it.
+def await_message(comm, peer_rank, message_tag, take, status):  # type: ignore[no-untyped-def]
+    """Wait a slice for a message, and take it out of matching if `take` is not 0.
 
     Returns its handle, with `status` written unless that is 0; 0 if none has come, or there is no such rank or tag.
     """
@@ -106,7 +106,7 @@ def await_message(comm, peer_rank, message_tag, takes, status):  # type: ignore[
         return 0
     engine = load64(comm + COMM.engine)
     record = trace_begin(engine, _TRACE_PROBE, load64(comm + COMM.context), source, tag, 0)
-    message = _await_message(engine, comm, 0, source, tag, takes)
+    message = _await_message(engine, comm, 0, source, tag, take)
     if message != 0:
         trace_end(record)
         if status != 0:
@@ -115,15 +115,15 @@ def await_message(comm, peer_rank, message_tag, takes, status):  # type: ignore[
 
 
 @kernel(types.int64(types.int64, index_argument, index_argument, types.int64, types.int64), is_entry=True, nogil=False)
-def look_for_message(comm, peer_rank, message_tag, takes, status):  # type: ignore[no-untyped-def]
-    """Look for a message that has come, and take it out of matching if it `takes` it.
+def look_for_message(comm, peer_rank, message_tag, take, status):  # type: ignore[no-untyped-def]
+    """Look for a message that has come, and take it out of matching if `take` is not 0.
 
     Returns its handle, with `status` written unless that is 0; 0 if none has come; SLOW if none may ever come, or there is no such peer.
     """
     source, tag = index_of(peer_rank), index_of(message_tag)
     if is_source(comm, source, tag) == 0:
         return SLOW
-    message = find_message(comm, 0, source, tag, takes)
+    message = find_message(comm, 0, source, tag, take)
     if message == 0:
         engine = load64(comm + COMM.engine)
         is_in_vain = load64(comm + COMM.ended) != 0 or load64(comm + COMM.size) == 0  # nobody is left once it was revoked
