@@ -122,6 +122,7 @@ def shown(program: Program) -> str:
 
 def measure(folder: Path, program: Program, pythons: dict[str, str], rounds: int, limit: float) -> tuple[Seconds, dict[str, str]]:
     """Seconds of each run of each side, in turn, and why a side is left out."""
+    folder, program = at_home(folder, program)
     times: Seconds = {side: [] for side in pythons}
     failed: dict[str, str] = {}
     for number in range(rounds + 1):
@@ -137,6 +138,12 @@ def measure(folder: Path, program: Program, pythons: dict[str, str], rounds: int
                 if number:
                     times[side].append(round(taken, 4))
     return times, failed
+
+
+def at_home(folder: Path, program: Program) -> tuple[Path, Program]:
+    """The folder of the script itself, whose neighbours it may open, and the program as it is called from there."""
+    script = folder / program.path
+    return (folder, program) if program.path == "-m" else (script.parent, program._replace(path=script.name))
 
 
 def started(side: str, python: str, program: Program) -> list[str]:

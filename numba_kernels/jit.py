@@ -36,6 +36,8 @@ _FLOCK = "hhqqi"
 """``struct flock`` of C: what is locked from where, and how much."""
 _entries: dict[str, Kernel] = {}
 """What is called from outside, by name."""
+_elsewhere: list[Callable[[Kernel], None]] = []
+"""What has a function compiled by another process, if there is anything that does."""
 
 
 class Kernel:
@@ -96,7 +98,7 @@ class Kernel:
     def compile(self) -> Callable[..., Any]:
         """Return the compiled C entry point: exact argument types, no dispatch (72-128 ns a call)."""
         if self._point is None:
-            self._point = self._linked()
+            self._point = self._linked() or self._made_elsewhere()
         if self._point is None:
             # Ranks that call it for the first time at once would all compile it: one does, and the others link it then.
             with contextlib.nullcontext() if self.is_cached() else one_at_a_time():
@@ -153,6 +155,15 @@ class Kernel:
             return None
         self._address = linked.address
         return linked.point
+
+    def _made_elsewhere(self) -> Callable[..., Any] | None:
+        """Link it after another process has compiled it; None if none does or could, or Numba has to load what there is."""
+        if not (_elsewhere and self.is_entry and linking.CAN_LINK) or self.has_image():
+            return None
+        with _one_at_a_time_of(self.image):
+            if not self.has_image():
+                _elsewhere[0](self)
+        return self._linked()
 
     def _made(self) -> Callable[..., Any]:
         """Compile it; the entry point is Numba's own, which is slower, where no image of it could be kept."""
@@ -350,6 +361,11 @@ def _is_kernel(value: Any) -> bool:
 def compile_declared(function: Any) -> None:
     """Compile a kernel, entry or not, for its declared signature, or load it from the cache."""
     function.dispatcher.compile(())
+
+
+def compile_elsewhere(ask: Callable[[Kernel], None]) -> None:
+    """Before this process compiles a function for itself, call `ask`, which has another one compile it into the cache, if it can."""
+    _elsewhere[:] = [ask]
 
 
 def entries() -> list[Kernel]:

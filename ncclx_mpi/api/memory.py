@@ -36,7 +36,7 @@ class buffer(Raw):
 
     def __init_subclass__(cls) -> None:
         """Let a class export its memory, too."""
-        _export()
+        begin_exports()
         super().__init_subclass__()
 
     def __new__(cls, *args: Any) -> Self:
@@ -48,7 +48,7 @@ class buffer(Raw):
     @classmethod
     def _over(cls, address: int, nbytes: int, readonly: bool, obj: Any, owner: Any, device: int = CPU) -> Self:
         """Make a view of raw memory."""
-        _export()
+        begin_exports()
         self = object.__new__(cls)
         self._address, self._nbytes, self._readonly = address, nbytes, readonly
         self._access = REFUSED if device not in ON_HOST else READ_ONLY if readonly else WRITABLE
@@ -205,7 +205,7 @@ memory = buffer
 
 
 @functools.cache
-def _export() -> None:
+def begin_exports() -> None:
     """Have compiled code export the memory of buffers, when there is to be one: importing this module compiles nothing."""
     pybuffers.introduce(buffer, "_address", "_nbytes", "_access", "buffer is not CPU-accessible")
     enter(buffer, c_address(pybuffers.get_buffer))

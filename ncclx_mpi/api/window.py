@@ -129,6 +129,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         """Make a window of new memory, `size` bytes on each rank, that all ranks reach without a system call."""
 
         def prepare() -> Part:
+            memory.begin_exports()  # now: who stores to it right behind this call comes before others reach it, as in other MPIs
             unit, nbytes = checked_unit(disp_unit), checked_size(size, "Win.Allocate")
             engine = comm._state.native.engine
             heap = engine.arena.open_heap(engine.local_rank)
@@ -153,6 +154,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         """
 
         def prepare() -> Part:
+            memory.begin_exports()  # as above
             return shared_part(
                 comm._state.native, lambda: checked_size(size, "Win.Allocate_shared"), lambda: checked_unit(disp_unit)
             )

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from ncclx_mpi.bootstrap import launcher, mpi, singleton, slurm, torchrun
 from ncclx_mpi.bootstrap.membership import Membership
-from ncclx_mpi.compile_cache import warm
+from ncclx_mpi.compile_cache import on_demand, warm
 
 WAYS: tuple[ModuleType, ...] = (launcher, torchrun, slurm, mpi, singleton)
 
@@ -33,6 +33,7 @@ def join() -> Membership:
     way = _choose(os.environ)
     if way is not launcher:
         warm.ensure()
+    on_demand.install()
     membership: Membership = way.join()
     membership.enter()
     return membership

@@ -19,7 +19,13 @@ def main(args: list[str]) -> int:
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="fill no cache, but a folder that a wheel can carry")
     parser.add_argument("--level", choices=shipped.LEVELS, action="append", help="processors to compile for; default: x86-64-v3")
     parser.add_argument("--collect", type=Path, help=argparse.SUPPRESS)  # in a process that compiles for one level
+    parser.add_argument("--only", nargs=3, metavar=("MODULE", "NAME", "PARENT"), help=argparse.SUPPRESS)  # for a rank that lacks it
     options = parser.parse_args(args)
+    if options.only:
+        from ncclx_mpi.compile_cache import on_demand
+
+        module, name, parent = options.only
+        return 0 if on_demand.compile_named(module, name, int(parent)) else 1
     if options.level and not (options.output or options.collect):
         parser.error("--level says for which processors --output compiles; the cache is filled for this one")
     if options.output and options.first:

@@ -4,8 +4,9 @@ For each module Python asks for the state of two folders and two files, and read
 takes. Here it asks for the state of the source, as Python does to see whether bytecode is good. A module whose source has another size or
 time of change than when it was kept is imported in Python's own way, as all are where there is nothing in the cache.
 
-What every start imports is one piece, in which a name that many modules use is there once: that makes its objects in three quarters of
-the time that they take one module after the other.
+What is imported together, by every start or by a program that has a window, is one piece, in which a name that many modules use is there
+once: that makes its objects in three quarters of the time that they take one module after the other. A piece is read, and its checksum
+computed, when a module of it is imported: the file is mapped, and most of it is nothing that a start looks at.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import importlib
 import importlib.util
 import marshal
 import os
+import struct
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
+from zlib import crc32
 
 from numba_kernels import cache_files
 
@@ -26,11 +29,13 @@ KIND = "modules-"
 _OURS = ("ncclx_mpi.", "numba_kernels.", "transports.")
 _TAKEN = tuple(f"numba_kernels.{name}" for name in ("cache_files", "sha256"))
 """What is imported to look for the file."""
-_HEAD_BYTES = 8
+_HEAD = struct.Struct("<QQL")
+"""Bytes of the rows and of the pieces, which follow, and the checksum of the rows."""
 _Stamp = tuple[int, int]
-_Row = tuple[str, str | None, _Stamp, tuple[int, int], int]
-"""Of a module: its source and its file of bytecode, the state of the source, from where to where the piece is that has its bytecode, and
-which one of that piece it is."""
+_Piece = tuple[int, int, int]
+"""From where to where it is, and its checksum."""
+_Row = tuple[str, str | None, _Stamp, _Piece, int]
+"""Of a module: its source and its file of bytecode, the state of the source, the piece that has its bytecode, and which one of it."""
 _Kept = tuple[dict[str, _Row], memoryview]
 _NOTHING: _Kept = {}, memoryview(b"")
 
@@ -47,7 +52,7 @@ class _Finder:
 
     def __init__(self) -> None:
         self._kept: _Kept | None = None
-        self._pieces: dict[tuple[int, int], list[CodeType | None]] = {}
+        self._pieces: dict[_Piece, list[CodeType | None]] = {}
         self._states: dict[str, _Stamp] = {}
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -71,9 +76,9 @@ class _Finder:
         return spec
 
     def forget(self) -> None:
-        """Find nothing from now on."""
+        """Find nothing from now on. What was not imported of a piece stays: a forked rank that let go of it would copy its pages."""
         self._kept = _NOTHING
-        self._pieces, self._states = {}, {}
+        self._states = {}
 
     def remember(self) -> None:
         """Look for what was kept when the next module of ours is imported."""
@@ -93,7 +98,11 @@ class _Finder:
         pieces = self._pieces
         piece = pieces.get(row[3])
         if piece is None:
-            piece = pieces[row[3]] = marshal.loads(content[slice(*row[3])])
+            start, end, checksum = row[3]
+            data = content[start:end]
+            if crc32(data) != checksum:
+                return None
+            piece = pieces[row[3]] = marshal.loads(data)
         code = piece[row[4]]
         piece[row[4]] = None  # it goes when it has run: a forked rank that let go of them all would copy their pages
         return code
@@ -109,7 +118,7 @@ def install() -> None:
 
 
 def forget() -> None:
-    """Let go of what was kept, 4 MB, when a start has imported what it needs: what comes later is imported in Python's own way."""
+    """Let go of what was kept when a start has imported what it needs: what comes later is imported in Python's own way."""
     _finder.forget()
 
 
@@ -127,28 +136,21 @@ def state(path: str) -> _Stamp | None:
     return _finder.state(path)
 
 
-def keep(together: Iterable[str], apart: Iterable[str] = ()) -> None:
-    """Keep the bytecode of these modules for later starts, imported or not.
-
-    Parameters
-    ----------
-    together
-        Whoever imports one of them imports them all.
-    apart
-        What is imported for itself.
-    """
+def keep(groups: Iterable[Iterable[str]]) -> None:
+    """Keep the bytecode of modules for later starts, imported or not: whoever imports one of a group imports them all."""
     rows: dict[str, _Row] = {}
     parts: list[bytes] = []
     at = 0
-    for names in (together, *([name] for name in apart)):
+    for names in groups:
         found = {name: code for name in names if (code := _code_to_keep(name)) is not None}
         parts.append(marshal.dumps([code[-1] for code in found.values()]))
-        where = at, at + len(parts[-1])
-        rows.update({name: (*code[:-1], where, number) for number, (name, code) in enumerate(found.items())})
-        at = where[1]
+        piece = at, at + len(parts[-1]), crc32(parts[-1])
+        rows.update({name: (*code[:-1], piece, number) for number, (name, code) in enumerate(found.items())})
+        at = piece[1]
     head = marshal.dumps((_key(), rows))
+    sizes = _HEAD.pack(len(head), at, crc32(head))
     try:
-        cache_files.write(path(cache_files.cache_root()), b"".join([len(head).to_bytes(_HEAD_BYTES, "little"), head, *parts]))
+        cache_files.write(path(cache_files.cache_root()), b"".join([sizes, head, *parts]))
     except OSError:
         return  # a cache that cannot be written
 
@@ -176,12 +178,15 @@ def path(root: str) -> str:
 def _read() -> _Kept:
     """What an earlier process has kept in the preferred folder: which one it will be is not decided yet, a setting may follow."""
     try:
-        content = cache_files.read(path(next(cache_files.cache_candidates())[1]))
-        end = _HEAD_BYTES + int.from_bytes(content[:_HEAD_BYTES], "little")
-        key, rows = marshal.loads(content[_HEAD_BYTES:end])
-    except (OSError, EOFError, TypeError, ValueError):
+        content = cache_files.mapped(path(next(cache_files.cache_candidates())[1]))
+        length, behind, checksum = _HEAD.unpack_from(content)
+        head, pieces = content[_HEAD.size : _HEAD.size + length], content[_HEAD.size + length :]
+        if len(pieces) < behind or crc32(head) != checksum:
+            return _NOTHING
+        key, rows = marshal.loads(head)
+    except (OSError, EOFError, TypeError, ValueError, struct.error):
         return _NOTHING
-    return (rows, content[end:]) if key == _key() else _NOTHING
+    return (rows, pieces) if key == _key() else _NOTHING
 
 
 def _key() -> tuple[bytes, int, _Stamp | None]:

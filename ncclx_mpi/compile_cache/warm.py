@@ -34,11 +34,23 @@ _AT_START = (
     "ncclx_mpi.api.public", "ncclx_mpi.p2p.forced", "numba_kernels.cuda.cache", "transports.shm.transport",
 )  # fmt: skip
 """What every rank imports at its start."""
-_BESIDE = (
-    "ncclx_mpi.collector", "ncclx_mpi.cli.run", "ncclx_mpi.launch.local",
-    "ncclx_mpi.api.memory", "ncclx_mpi.api.window", "ncclx_mpi.api.file",
-)  # fmt: skip
+_BESIDE = ("ncclx_mpi.collector", "ncclx_mpi.cli.run", "ncclx_mpi.launch.local", "ncclx_mpi.api.window", "ncclx_mpi.api.file")
 """What is imported before that, by launchers, and where a program names what only some use."""
+_TOGETHER = (
+    (
+        "ncclx_mpi.rma", "ncclx_mpi.api.window", "ncclx_mpi.api.fast_windows", "ncclx_mpi.p2p.remote_memory", "ncclx_mpi.buffers.export",
+        "ncclx_mpi.buffers.learned",
+    ),
+    ("ncclx_mpi.api.memory", "numba_kernels.pybuffers"),
+    ("ncclx_mpi.io", "ncclx_mpi.api.file"),
+    (
+        *_ENGINE_PACKAGES, "numba_kernels.", "transports", "ncclx_mpi.algorithms", "ncclx_mpi.bootstrap", "ncclx_mpi.compile_cache",
+        "ncclx_mpi.constants", "ncclx_mpi.gpu_memory", "ncclx_mpi.nodes", "ncclx_mpi.operations", "ncclx_mpi.runtime",
+        "ncclx_mpi.state", "ncclx_mpi.typing",
+    ),
+)  # fmt: skip
+"""How names begin of what is imported together: by a program with windows, with buffers, with files, and by every start; the first that
+fits counts."""
 _NOT_IMPORTED = ("ncclx_mpi.MPI", "ncclx_mpi.__main__", "ncclx_mpi.cli.script")
 """What starts something when it is imported."""
 _FAR_PACKAGE = "transports.ucx"
@@ -70,16 +82,19 @@ _FIRST = (
     "numba_kernels.unpickling.",
     *(f"ncclx_mpi.collectives.{name}.shm_object." for name in ("bcast", "gather", "allgather")),
 )
-"""What most programs use, four tenths of the work: compiled before the first start. The rest is when it is first called."""
-_AT_FIRST_CALL = tuple(
-    f"ncclx_mpi.p2p.{name}"
-    for name in (
-        "completing.complete_some", "fast.receive_matched_array", "fast_derived.", "joined.", "network_progress.", "progress_thread.",
-        "remote_memory.",
-        "request_pool.new_bound", "request_pool.rest", "request_pool.start_all", "request_pool.start_bound", "request_pool.start_one",
-    )
+"""What most programs use, a third of the work: compiled before the first start. The rest is when it is first called."""
+_AT_FIRST_CALL = (
+    *(
+        f"ncclx_mpi.p2p.{name}"
+        for name in (
+            "alarm.", "completing.", "fast.receive_matched_array", "fast.replace_array", "fast_derived.", "gaps.", "joined.",
+            "network_progress.", "object_requests.complete_", "object_requests.start_", "objects.exchange_plain", "progress_thread.",
+            "remote_memory.", "request_pool.",
+        )
+    ),
+    "transports.shm.slots.",
 )  # fmt: skip
-"""What of that few programs use."""
+"""What of that a program may well not use, and takes long to compile: one that does waits no longer in all than if it were first."""
 
 
 def import_engine() -> None:
@@ -94,20 +109,18 @@ def import_engine() -> None:
         _import_package(name)
 
 
-def _modules_at_start() -> tuple[list[str], list[str]]:
-    """Import what starts import, of ranks and of launchers.
-
-    Returns names of our modules: those of the engine, which whoever imports one imports together, and the rest.
-    """
+def _modules_in_groups() -> list[list[str]]:
+    """Import what starts import, of ranks and of launchers; names of our modules, those that are imported together in one list."""
     from numba_kernels import digests
 
-    for name in _AT_START:
+    for name in (*_AT_START, *_BESIDE):
         _import(name)
-    together = [name for name in sys.modules if name.startswith(_ENGINE_PACKAGES)]
-    for name in _BESIDE:
-        _import(name)
-    ours = (name for name in sys.modules if name.partition(".")[0] in digests.PACKAGES)
-    return together, [*(name for name in ours if name not in together), *_NOT_IMPORTED]
+    groups: dict[Any, list[str]] = {name: [name] for name in _NOT_IMPORTED}
+    for name in list(sys.modules):
+        if name.partition(".")[0] in digests.PACKAGES:
+            group = next((names for names in _TOGETHER if name.startswith(names)), name)
+            groups.setdefault(group, []).append(name)
+    return list(groups.values())
 
 
 def _import_package(name: str) -> None:
@@ -138,14 +151,14 @@ def _find_all(everything: bool) -> bool:
     """Whether the cache holds it all, found by importing the engine; if so, note what later starts need not look for."""
     from numba_kernels import digests
 
-    at_start = _modules_at_start()
+    groups = _modules_in_groups()
     import_engine()
     if not is_warm(everything):
         return False
     if mark := _find_mark(everything):
         prune.note_use(mark)
     digests.keep()
-    bytecode.keep(*at_start)
+    bytecode.keep(groups)
     verdict.keep(_find_mark(False))
     return True
 
@@ -229,7 +242,7 @@ def warm_up(announce: bool = True, everything: bool = False) -> float:
                 file=sys.stderr,
                 flush=True,
             )
-        if _compile_all(chosen, bar.Bar(sys.stderr) if announce else None):
+        if compile_all(chosen, bar.Bar(sys.stderr) if announce else None, with_reductions=True):
             _keep(_mark(everything), announce)
         digests.keep()
     seconds = time.monotonic() - start
@@ -264,9 +277,9 @@ def ensure(everything: bool = False) -> None:
             subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, check=False)
 
 
-def _compile_all(chosen: Iterable[Any], progress: bar.Bar | None = None) -> bool:
+def compile_all(chosen: Iterable[Any], progress: bar.Bar | None = None, with_reductions: bool = False) -> bool:
     """Compile entries on all cores, callees before their callers: each function once. Returns whether all went well."""
-    from numba_kernels import jit, reduce
+    from numba_kernels import jit
 
     functions = jit.callees_first(chosen)
     place = {function: number for number, function in enumerate(functions)}
@@ -277,7 +290,10 @@ def _compile_all(chosen: Iterable[Any], progress: bar.Bar | None = None) -> bool
         )
         for function, own in place.items()
     ]
-    work.append(tasks.Task(lambda: reduce.warm() > 0))
+    if with_reductions:
+        from numba_kernels import reduce
+
+        work.append(tasks.Task(lambda: reduce.warm() > 0))
     processes = min(len(os.sched_getaffinity(0)), _MOST_COMPILERS)
     return tasks.run_all(work, processes, progress.show) if progress else tasks.run_all(work, processes)
 
@@ -332,7 +348,7 @@ def _compile_for_hosts() -> None:
 
     if not all(declared.is_cached() for declared in _chosen_for_hosts()):
         with jit.one_at_a_time():
-            _compile_all(_chosen_for_hosts())
+            compile_all(_chosen_for_hosts())
 
 
 def _forget_finalizers() -> None:

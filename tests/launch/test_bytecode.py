@@ -35,7 +35,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ]  # pytest has one that loads our modules in its way
     monkeypatch.setattr(sys, "meta_path", pythons_own)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    bytecode.keep([NAME])
+    bytecode.keep([[NAME]])
     bytecode.install()
     return path
 
@@ -83,7 +83,7 @@ def test_a_source_of_another_time_is_read(source: Path) -> None:
 def test_what_is_kept_anew_is_what_the_source_says_then(source: Path) -> None:
     found()
     source.write_text("value = 'longer than before'\n")
-    bytecode.keep([NAME])
+    bytecode.keep([[NAME]])
     bytecode._finder.remember()
     module = found()
     assert (module.value, is_kept(module)) == ("longer than before", True)
@@ -103,7 +103,7 @@ def test_what_is_kept_together_is_imported_one_by_one(source: Path) -> None:
     name = NAME + "_too"
     other = source.with_name(f"{source.stem}_too.py")
     other.write_text("value = 'other'\n")
-    bytecode.keep([NAME, name])
+    bytecode.keep([[NAME, name]])
     bytecode._finder.remember()
     source.write_text("value = 'longer than before'\n")
     try:

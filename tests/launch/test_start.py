@@ -73,6 +73,26 @@ def test_every_blocking_call_on_arrays_needs_no_compiler_once_it_is_cached():
     assert result.stdout == "[]\n" * 2, result.stderr
 
 
+STORED = """
+import struct, sys
+from mpi4py import MPI
+from numba_kernels import jit
+def known():
+    return {*sys.modules, *(kernel.name for kernel in jit.entries() if kernel._point or kernel._address)}
+window = MPI.Win.CALL(8)
+before = known()
+window.tomemory()[:4] = struct.pack("i", 1)
+print(known() - before)
+"""
+
+
+def test_who_stores_to_a_new_window_imports_and_links_nothing_first():
+    """Others may access it at once, which a program that stores a first value after the call relies on not to happen."""
+    for make in ("Allocate", "Allocate_shared"):
+        result = run_code(1, STORED.replace("CALL", make))
+        assert result.stdout == "set()\n", result.stderr
+
+
 OBJECTS = """
 from mpi4py import MPI
 comm = MPI.COMM_WORLD

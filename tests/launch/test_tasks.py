@@ -120,7 +120,7 @@ def test_a_full_disk_is_told_and_no_more(
 
     monkeypatch.setattr(warm.verdict, "is_warm", lambda: False)
     monkeypatch.setattr(warm, "_find_mark", lambda everything: None)
-    monkeypatch.setattr(warm, "_compile_all", lambda chosen, bar=None: True)
+    monkeypatch.setattr(warm, "compile_all", lambda chosen, bar=None, with_reductions=False: True)
     monkeypatch.setattr(warm.prune, "write_mark", refuse)
     warm.warm_up()
     assert "cannot be kept in" in (told := capsys.readouterr().err) and "No space left" in told and "NCCLX_MPI_CACHE_DIR" in told
