@@ -139,7 +139,9 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
                 errors.fail(errors.ERR_NO_MEM, f"Win.Allocate: {error}")
             return Part(address, nbytes, unit, None, lambda: heap.free(address))
 
-        return cls._make(comm, prepare, mpi.WIN_FLAVOR_ALLOCATE, info)
+        made = cls._make(comm, prepare, mpi.WIN_FLAVOR_ALLOCATE, info)
+        made._window.give_head_start()
+        return made
 
     @classmethod
     def Allocate_shared(cls, size: int, disp_unit: int = 1, info: Info = INFO_NULL, comm: Intracomm = COMM_SELF) -> Self:
@@ -159,7 +161,9 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
                 comm._state.native, lambda: checked_size(size, "Win.Allocate_shared"), lambda: checked_unit(disp_unit)
             )
 
-        return cls._make(comm, prepare, mpi.WIN_FLAVOR_SHARED, info)
+        made = cls._make(comm, prepare, mpi.WIN_FLAVOR_SHARED, info)
+        made._window.give_head_start()
+        return made
 
     @classmethod
     def Create_dynamic(cls, info: Info = INFO_NULL, comm: Intracomm = COMM_SELF) -> Self:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import struct
+import time
 from array import array
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -40,6 +41,8 @@ else:
     by_network = late.module("ncclx_mpi.rma.by_network")
 
 _FIELDS = ROW.total // WORD
+_HEAD_START = 50e-6
+"""Seconds: several times what a rank takes to store to its memory after a window was made, and the other one to lock it."""
 _ROW, _ZERO = struct.Struct(f"{_FIELDS}q"), array("q", [0])
 
 
@@ -115,6 +118,7 @@ class Window:
         self._near: dict[int, Near] = {}
         self._by_network: dict[int, ByNetwork] = {}
         self._serving: Serving | None = None
+        self._locked_after = 0.0
         if self.words.reach_far:
             self._serving = self._serve(function_of)
             self._far = {
@@ -191,6 +195,7 @@ class Window:
     @property
     def epochs(self) -> Epochs:
         """Those among some ranks, if there are any; made when first asked for, once for all threads."""
+        self._begin()
         made: Epochs = self.__dict__.get("_epochs") or self.__dict__.setdefault("_epochs", Epochs(self.comm, self.words))
         return made
 
@@ -216,8 +221,28 @@ class Window:
         reached = int(self._own is not None and self._own.is_reached)
         return [0, int(is_mapped), where, part.nbytes, part.unit, control, pid, regions, *_token(pid), reached]
 
+    def give_head_start(self) -> None:
+        """Let this rank lock no other one sooner than that one has probably stored first values to its new memory.
+
+        MPI says nothing of the order of the two, so a program that relies on it is wrong; but it works where to lock a rank takes longer
+        than to store to one's own memory, as it does in other MPIs. Until the first lock, or the first epoch of another kind, compiled code
+        leaves everything to Python, so that no later call pays for this one.
+        """
+        if self.comm.size > 1 and not self._far:
+            self._locked_after = time.perf_counter() + _HEAD_START
+            self.words.set("size", 0)
+
+    def _begin(self, locked: Collection[int] = ()) -> None:
+        """Before the first epoch: let compiled code in; if it locks others, when their time is over."""
+        after, self._locked_after = self._locked_after, 0.0
+        if after:
+            while any(rank != self.comm.rank for rank in locked) and time.perf_counter() < after:
+                pass
+            self.words.set("size", self.comm.size)
+
     def close(self) -> None:
         """Give everything back when all ranks have come here. Collective."""
+        self._begin()
         if self.words.are_locked:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} frees a window that it has locked: unlock it first")
         if self.words.are_in_epochs:
@@ -259,12 +284,14 @@ class Window:
 
     def fence(self, is_last: bool) -> None:
         """Wait for all ranks; opens access to all, unless it `is_last`."""
+        self._begin()
         self._complete(self._far)
         collectives.barrier(self.comm)
         self.words.set("fenced", int(not is_last))
 
     def lock(self, rank: int, exclusive: bool) -> None:
         """Take the lock of a rank."""
+        self._begin([rank])
         if self.words.get("all") or self.words.of(rank, "held"):
             self._refuse_lock(rank)
         if rank in self._far:
@@ -300,6 +327,7 @@ class Window:
 
     def lock_all(self) -> None:
         """Take the locks of all ranks, shared."""
+        self._begin(range(self.comm.size))
         if self.words.get("all") or self.words.get("held"):
             self._refuse_lock_all()
         also = functools.partial(far.take_locks, self._far.values())
