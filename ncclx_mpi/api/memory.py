@@ -179,7 +179,7 @@ class buffer(Raw):
             return
         if not isinstance(item, slice):
             raise TypeError("a byte is an integer")
-        source = buffer(value)
+        source = memoryview(value) if type(value) is bytes else buffer(value)
         if len(source) != stop - start:
             raise ValueError("slice length does not match buffer")
         target[:] = memoryview(source)
