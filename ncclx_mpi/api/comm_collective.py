@@ -11,7 +11,6 @@ from ncclx_mpi.buffers.sentinels import IN_PLACE
 from ncclx_mpi.collectives.fast_vector import TYPED
 from ncclx_mpi.collectives.shm_oneshot import ALLGATHER, ALLTOALL, BCAST, GATHER, SCATTER
 from ncclx_mpi.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace
-from numba_kernels.pylayouts import is_any_known
 
 
 class Collectives:
@@ -35,7 +34,7 @@ class Collectives:
         """Broadcast data from one member to all members of a group."""
         state = self._state
         code = fast.bcast_array(state.address, buf, root)
-        if code and code == fast.SLOW and is_any_known():
+        if code and code == fast.SLOW and fast.knows(buf):
             code = fast.exchange_laid_out(state.address, BCAST, buf, buf, root)
         if code and fast.settle(state, code, "bcast"):
             collective_arguments.carry_out(state, collective_arguments.bcast, buf, root)
@@ -44,7 +43,7 @@ class Collectives:
         """Gather data to one member of a group."""
         state = self._state
         code = fast.gather_arrays(state.address, sendbuf, recvbuf, root)
-        if code and code == fast.SLOW and is_any_known():
+        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
             code = fast.exchange_laid_out(state.address, GATHER, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "gather"):
             collective_arguments.carry_out(state, collective_arguments.gather, sendbuf, recvbuf, root)
@@ -53,7 +52,7 @@ class Collectives:
         """Gather vector data to one member of a group."""
         state = self._state
         code = fast.exchange_vectors(state.address, GATHER, sendbuf, recvbuf, root)
-        if code and code == fast.SLOW and is_any_known():
+        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
             code = fast.exchange_laid_out_vectors(state.address, GATHER, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "gatherv"):
             collective_arguments.carry_out(state, collective_arguments.gatherv, sendbuf, recvbuf, root)
@@ -62,7 +61,7 @@ class Collectives:
         """Scatter data from one member to all members of a group."""
         state = self._state
         code = fast.scatter_arrays(state.address, sendbuf, recvbuf, root)
-        if code and code == fast.SLOW and is_any_known():
+        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
             code = fast.exchange_laid_out(state.address, SCATTER, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "scatter"):
             collective_arguments.carry_out(state, collective_arguments.scatter, sendbuf, recvbuf, root)
@@ -71,7 +70,7 @@ class Collectives:
         """Scatter vector data from one member to all members of a group."""
         state = self._state
         code = fast.exchange_vectors(state.address, SCATTER, sendbuf, recvbuf, root)
-        if code and code == fast.SLOW and is_any_known():
+        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
             code = fast.exchange_laid_out_vectors(state.address, SCATTER, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "scatterv"):
             collective_arguments.carry_out(state, collective_arguments.scatterv, sendbuf, recvbuf, root)
@@ -80,7 +79,7 @@ class Collectives:
         """Gather data to all members of a group."""
         state = self._state
         code = fast.allgather_arrays(state.address, sendbuf, recvbuf)
-        if code and code == fast.SLOW and is_any_known():
+        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
             code = fast.exchange_laid_out(state.address, ALLGATHER, sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "allgather"):
             collective_arguments.carry_out(state, collective_arguments.allgather, sendbuf, recvbuf)
@@ -89,7 +88,7 @@ class Collectives:
         """Gather vector data to all members of a group."""
         state = self._state
         code = fast.allgatherv_arrays(state.address, sendbuf, recvbuf)
-        if code and code == fast.SLOW and is_any_known():
+        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
             code = fast.exchange_laid_out_vectors(state.address, ALLGATHER, sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "allgatherv"):
             collective_arguments.carry_out(state, collective_arguments.allgatherv, sendbuf, recvbuf)
@@ -98,7 +97,7 @@ class Collectives:
         """Exchange a block of data between all members of a group."""
         state = self._state
         code = fast.alltoall_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf)
-        if code and code == fast.SLOW and is_any_known():
+        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
             code = fast.exchange_laid_out(state.address, ALLTOALL, sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "alltoall"):
             collective_arguments.carry_out(state, collective_arguments.alltoall, sendbuf, recvbuf)
@@ -107,7 +106,7 @@ class Collectives:
         """Exchange vector data between all members of a group."""
         state = self._state
         code = fast.exchange_vectors(state.address, ALLTOALL, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0)
-        if code and code == fast.SLOW and is_any_known():
+        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
             code = fast.exchange_laid_out_vectors(state.address, ALLTOALL, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "alltoallv"):
             collective_arguments.carry_out(state, collective_arguments.alltoallv, sendbuf, recvbuf)
@@ -116,7 +115,7 @@ class Collectives:
         """Exchange data of different types between all members of a group."""
         state = self._state
         code = fast.exchange_vectors(state.address, TYPED, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0)
-        if code and code == fast.SLOW and is_any_known():
+        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
             code = fast.exchange_laid_out_vectors(state.address, TYPED, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "alltoallw"):
             collective_arguments.carry_out(state, collective_arguments.alltoallw, sendbuf, recvbuf)

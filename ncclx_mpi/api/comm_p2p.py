@@ -29,7 +29,6 @@ from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BUFFERED, READY, RECEIVE, SEND, STANDARD, SYNCHRONOUS
 from ncclx_mpi.p2p.partial_results import RAW, SLOW
 from ncclx_mpi.typing import Buffer, BufSpec
-from numba_kernels.pylayouts import is_any_known
 
 LARGEST_TAG = (1 << 30) - 1
 """Value of the attribute TAG_UB."""
@@ -47,7 +46,7 @@ class PointToPoint:
         """Blocking send."""
         state = self._state
         code = fast.send_array(state.address, buf, dest, tag, STANDARD)
-        if code and code == fast.SLOW and is_any_known():
+        if code and code == fast.SLOW and fast.knows(buf):
             code = fast.send_derived(state.address, buf, dest, tag, STANDARD)
         if code and fast.settle_send(state, code, dest, tag):
             fast.finish_waiting(lambda _: _start_send(state, buf, dest, tag, STANDARD), None)
@@ -69,7 +68,7 @@ class PointToPoint:
         state = self._state
         said = NO_WORDS if status is None else fast.room_for(status)
         code = fast.receive_array(state.address, buf, source, tag, said.address)
-        if code and code == fast.SLOW and is_any_known():
+        if code and code == fast.SLOW and fast.knows(buf):
             code = fast.receive_derived(state.address, buf, source, tag, said.address)
         if code:
             if fast.settle_receive(state, code, buf, source, tag, status):
@@ -91,7 +90,7 @@ class PointToPoint:
         state = self._state
         said = NO_WORDS if status is None else fast.room_for(status)
         code = fast.exchange_arrays(state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, said.address)
-        if code and code == fast.SLOW and is_any_known():
+        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
             code = fast.exchange_derived(state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, said.address)
         if code:
             if fast.settle_exchange(state, code, sendbuf, recvbuf, source, recvtag, status):
@@ -385,7 +384,7 @@ def _no_proc() -> Operation:
 def _send(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> None:
     """Send a buffer."""
     code = fast.send_array(state.address, buf, dest, tag, mode)
-    if code and code == fast.SLOW and is_any_known():
+    if code and code == fast.SLOW and fast.knows(buf):
         code = fast.send_derived(state.address, buf, dest, tag, mode)
     if code and fast.settle_send(state, code, dest, tag):
         fast.finish_waiting(lambda _: _start_send(state, buf, dest, tag, mode), None)
@@ -400,7 +399,7 @@ def _isend(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> Re
     """Start a send by whichever way there is."""
     while True:
         request: Request | None = fast.start_send_array(state.address, buf, dest, tag, mode)
-        if request is None and is_any_known():
+        if request is None and fast.knows(buf):
             request = fast.start_send_derived(state.address, buf, dest, tag, mode)
         if request is not None:
             return request
@@ -411,7 +410,7 @@ def _isend(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> Re
 def _irecv(state: CommState, buf: BufSpec, source: int, tag: int) -> Request:
     """Start a receive that did not start natively as one of a plain array: there was no free ticket, or it cannot."""
     while True:
-        request: Request | None = fast.start_receive_derived(state.address, buf, source, tag) if is_any_known() else None
+        request: Request | None = fast.start_receive_derived(state.address, buf, source, tag) if fast.knows(buf) else None
         if request is None and fast.add_ticket(state):
             request = fast.start_receive_array(state.address, buf, source, tag)
         elif request is None:

@@ -162,7 +162,7 @@ class Layout:
     """Sizes, bounds, blocks and origin of a datatype.
 
     `is_predefined` says that it exists without being made: one with a name, or what MPI chooses by precision and range for Fortran;
-    `is_plain` that it has a name, is contiguous, from byte 0, and usable without a Commit; `is_met` that a message was of it.
+    `is_plain` that it has a name, is contiguous, from byte 0, and usable without a Commit.
     `entries` is how many blocks the program listed one by one, here and in the layouts that it is made of.
     """
 
@@ -180,7 +180,6 @@ class Layout:
         "entries",
         "extent",
         "has_bounds",
-        "is_met",
         "is_plain",
         "is_predefined",
         "kind",
@@ -223,7 +222,7 @@ class Layout:
         self._contiguous: bool | None = None
         self._nblocks: int | None = None
         self._table: tuple[int, int] | None = None
-        self.is_plain = self.is_met = False
+        self.is_plain = False
         self._measure()
 
     def _measure(self) -> None:

@@ -532,8 +532,7 @@ def test_another_thread_lets_go_of_all_that_a_blocked_call_was_given(comm: Any, 
     length, peer, caller = nbytes // 8, 1 - comm.rank, threading.get_ident()
     for turn in range(4):
         kind = (D.Create_vector(length, 1, 2) if form == "column" else D.Create_contiguous(length)).Commit()
-        for _ in range(2):
-            api_fast.meet(kind._state)
+        api_fast.meet(kind._state)
         landing: Any = bytearray(nbytes) if form == "bytearray" else np.zeros(2 * length)
         spec = {"column": [landing, 1, kind], "dense": [landing, 1, kind], "count": [landing, length, D]}.get(form, [landing, D])
         weakly = weakref.ref(landing) if form != "bytearray" else None
