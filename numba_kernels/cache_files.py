@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import mmap
 import os
 import stat
 import zlib
@@ -92,8 +91,8 @@ def stamp(path: str) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-def read_own(path: str) -> bytes:
-    """What a file holds that only this user can have written.
+def read_own(path: str, at: int = 0, nbytes: int = -1) -> bytes:
+    """What a file holds that only this user can have written; from byte `at` on, so many bytes of it unless it ends before.
 
     Raises
     ------
@@ -103,21 +102,12 @@ def read_own(path: str) -> bytes:
         It cannot be read.
     """
     with open(path, "rb") as file:
-        _check_owner(path, file.fileno())
-        return file.read()
-
-
-def mapped(path: str) -> memoryview:
-    """As :func:`read_own`, read where it is looked at; files of the cache are replaced, never changed. Nothing checks it whole."""
-    with open(path, "rb") as file:
-        _check_owner(path, file.fileno())
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
-def _check_owner(path: str, fd: int) -> None:
-    found = os.fstat(fd)
-    if found.st_uid != os.getuid() or found.st_mode & _OTHERS_WRITE:
-        raise UnusableFile(f"{path} may have been written by another user")
+        found = os.fstat(file.fileno())
+        if found.st_uid != os.getuid() or found.st_mode & _OTHERS_WRITE:
+            raise UnusableFile(f"{path} may have been written by another user")
+        if at:
+            file.seek(at)
+        return file.read(nbytes)
 
 
 def read(path: str) -> memoryview:

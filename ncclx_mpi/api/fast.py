@@ -47,7 +47,7 @@ from numba_kernels.late_numpy import at_import, is_imported
 SLOW = messages.SLOW
 """What an entry point for messages returns that has done nothing: another one, or the general way, is to be tried."""
 
-_PAIRS = frozenset({list, tuple})
+_SEQUENCES = (list, tuple)
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
 
@@ -84,7 +84,7 @@ def knows(*specs: Any) -> bool:
     It costs a tenth of what a message takes through Python, so it is worth it for one message.
     """
     for spec in specs:
-        if type(spec) in _PAIRS and spec and type(spec[-1]) is Datatype:
+        if type(spec) in _SEQUENCES and spec and type(spec[-1]) is Datatype:
             layout = spec[-1]._state
             if layout is not None and layout.committed:
                 meet(layout)

@@ -48,6 +48,7 @@ else:
 
 _BY_NETWORK = "disable_shm_accumulate"
 """A hint, as MPICH names it: accumulations go by the network, to memory that is shared, too."""
+_OF_NEW_MEMORY = mpi.WIN_FLAVOR_ALLOCATE, mpi.WIN_FLAVOR_SHARED
 _NOT_REDUCTIONS = fast.table_of(REPLACE), fast.table_of(NO_OP)
 
 
@@ -139,9 +140,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
                 errors.fail(errors.ERR_NO_MEM, f"Win.Allocate: {error}")
             return Part(address, nbytes, unit, None, lambda: heap.free(address))
 
-        made = cls._make(comm, prepare, mpi.WIN_FLAVOR_ALLOCATE, info)
-        made._window.give_head_start()
-        return made
+        return cls._make(comm, prepare, mpi.WIN_FLAVOR_ALLOCATE, info)
 
     @classmethod
     def Allocate_shared(cls, size: int, disp_unit: int = 1, info: Info = INFO_NULL, comm: Intracomm = COMM_SELF) -> Self:
@@ -161,9 +160,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
                 comm._state.native, lambda: checked_size(size, "Win.Allocate_shared"), lambda: checked_unit(disp_unit)
             )
 
-        made = cls._make(comm, prepare, mpi.WIN_FLAVOR_SHARED, info)
-        made._window.give_head_start()
-        return made
+        return cls._make(comm, prepare, mpi.WIN_FLAVOR_SHARED, info)
 
     @classmethod
     def Create_dynamic(cls, info: Info = INFO_NULL, comm: Intracomm = COMM_SELF) -> Self:
@@ -240,6 +237,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         except BaseException:
             communicator.return_slot(own)
             raise
+        if flavor in _OF_NEW_MEMORY:
+            state.window.give_head_start()
         state.address = state.window.words.address
         state.attached = {}
         state.flavor = flavor

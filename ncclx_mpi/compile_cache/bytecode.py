@@ -6,7 +6,7 @@ time of change than when it was kept is imported in Python's own way, as all are
 
 What is imported together, by every start or by a program that has a window, is one piece, in which a name that many modules use is there
 once: that makes its objects in three quarters of the time that they take one module after the other. A piece is read, and its checksum
-computed, when a module of it is imported: the file is mapped, and most of it is nothing that a start looks at.
+compared, when a module of it is imported: another file may have taken the place of this one by then.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ KIND = "modules-"
 _OURS = ("ncclx_mpi.", "numba_kernels.", "transports.")
 _TAKEN = tuple(f"numba_kernels.{name}" for name in ("cache_files", "sha256"))
 """What is imported to look for the file."""
-_HEAD = struct.Struct("<QQL")
-"""Bytes of the rows and of the pieces, which follow, and the checksum of the rows."""
+_HEAD = struct.Struct("<QL")
+"""Bytes of the rows, which follow, and their checksum."""
 _Stamp = tuple[int, int]
 _Piece = tuple[int, int, int]
-"""From where to where it is, and its checksum."""
+"""Where among the pieces it begins, its bytes, and its checksum."""
 _Row = tuple[str, str | None, _Stamp, _Piece, int]
 """Of a module: its source and its file of bytecode, the state of the source, the piece that has its bytecode, and which one of it."""
-_Kept = tuple[dict[str, _Row], memoryview]
-_NOTHING: _Kept = {}, memoryview(b"")
+_Kept = tuple[dict[str, _Row], str, int]
+"""Modules by their names, the file that has their bytecode, and where in it the pieces begin."""
+_NOTHING: _Kept = {}, "", 0
 
 
 class _Loader(SourceFileLoader):
@@ -91,18 +92,16 @@ class _Finder:
 
     def code(self, name: str, path: str, stamp: _Stamp | None = None) -> CodeType | None:
         """What was kept of a module, if it is that of this file, and of this state of it; once."""
-        rows, content = self._kept or _NOTHING  # at once: another thread may forget it meanwhile
+        rows, file, first = self._kept or _NOTHING  # at once: another thread may forget it meanwhile
         row = rows.get(name)
         if row is None or row[0] != path or stamp not in (None, row[2]):
             return None
-        pieces = self._pieces
-        piece = pieces.get(row[3])
+        piece = self._pieces.get(row[3])
         if piece is None:
-            start, end, checksum = row[3]
-            data = content[start:end]
-            if crc32(data) != checksum:
+            piece = _read_piece(file, first, row[3])
+            if piece is None:
                 return None
-            piece = pieces[row[3]] = marshal.loads(data)
+            self._pieces[row[3]] = piece
         code = piece[row[4]]
         piece[row[4]] = None  # it goes when it has run: a forked rank that let go of them all would copy their pages
         return code
@@ -144,11 +143,11 @@ def keep(groups: Iterable[Iterable[str]]) -> None:
     for names in groups:
         found = {name: code for name in names if (code := _code_to_keep(name)) is not None}
         parts.append(marshal.dumps([code[-1] for code in found.values()]))
-        piece = at, at + len(parts[-1]), crc32(parts[-1])
+        piece = at, len(parts[-1]), crc32(parts[-1])
         rows.update({name: (*code[:-1], piece, number) for number, (name, code) in enumerate(found.items())})
-        at = piece[1]
+        at += len(parts[-1])
     head = marshal.dumps((_key(), rows))
-    sizes = _HEAD.pack(len(head), at, crc32(head))
+    sizes = _HEAD.pack(len(head), crc32(head))
     try:
         cache_files.write(path(cache_files.cache_root()), b"".join([sizes, head, *parts]))
     except OSError:
@@ -177,16 +176,27 @@ def path(root: str) -> str:
 
 def _read() -> _Kept:
     """What an earlier process has kept in the preferred folder: which one it will be is not decided yet, a setting may follow."""
+    file = path(next(cache_files.cache_candidates())[1])
     try:
-        content = cache_files.mapped(path(next(cache_files.cache_candidates())[1]))
-        length, behind, checksum = _HEAD.unpack_from(content)
-        head, pieces = content[_HEAD.size : _HEAD.size + length], content[_HEAD.size + length :]
-        if len(pieces) < behind or crc32(head) != checksum:
+        nbytes, checksum = _HEAD.unpack(cache_files.read_own(file, 0, _HEAD.size))
+        head = cache_files.read_own(file, _HEAD.size, nbytes)
+        if crc32(head) != checksum:
             return _NOTHING
         key, rows = marshal.loads(head)
-    except (OSError, EOFError, TypeError, ValueError, struct.error):
+    except (OSError, EOFError, TypeError, ValueError, MemoryError, OverflowError, struct.error):
         return _NOTHING
-    return (rows, pieces) if key == _key() else _NOTHING
+    return (rows, file, _HEAD.size + nbytes) if key == _key() else _NOTHING
+
+
+def _read_piece(file: str, first: int, piece: _Piece) -> list[CodeType | None] | None:
+    """The bytecode in a piece of a file; None if it is there no longer."""
+    at, nbytes, checksum = piece
+    try:
+        data = cache_files.read_own(file, first + at, nbytes)
+    except OSError:
+        return None
+    found: list[CodeType | None] | None = marshal.loads(data) if crc32(data) == checksum else None
+    return found
 
 
 def _key() -> tuple[bytes, int, _Stamp | None]:

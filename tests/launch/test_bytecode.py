@@ -153,7 +153,7 @@ def kept_file(source: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "foreign", "writable", "gone"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "endless", "long", "foreign", "writable", "gone"])
 def test_a_damaged_file_is_not_used(source: Path, damage: str) -> None:
     replace_value(source)
     path = kept_file(source)
@@ -162,12 +162,26 @@ def test_a_damaged_file_is_not_used(source: Path, damage: str) -> None:
     flipped[len(content) // 2] ^= 0x10
     foreign = marshal.dumps("nothing of ours")
     changed = {"empty": b"", "cut": content[:-20], "flipped": bytes(flipped), "foreign": foreign + cache_files._trailer(foreign)}
+    changed |= {"endless": b"\xff" * 8 + content[8:], "long": b"\xff" * 7 + b"\x0f" + content[8:]}
     path.write_bytes(changed.get(damage, content))
     if damage == "writable":
         path.chmod(0o620)
     if damage == "gone":
         path.unlink()
     assert found().value == "read"
+
+
+def test_a_file_that_is_replaced_after_it_was_looked_at_is_not_mistaken_for_it(source: Path) -> None:
+    """Another start may have kept other modules there, or it is gone: what is imported then is read."""
+    name = NAME + "_too"
+    source.with_name(f"{source.stem}_too.py").write_text("value = 'other'\n")
+    for change in (lambda: bytecode.keep([[name]]), lambda: kept_file(source).unlink()):
+        bytecode.keep([[NAME, name]])
+        bytecode._finder.remember()
+        bytecode._finder._pieces.clear()
+        assert bytecode._finder.find_spec(NAME, [str(source.parent)]) is not None
+        change()
+        assert found().value == "kept"
 
 
 def test_bytecode_of_another_python_is_not_used(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
