@@ -120,6 +120,38 @@ def columns(comm: Any, mpi: Any) -> dict[str, Callable[[], None]]:
     }
 
 
+def made_for_one(comm: Any, mpi: Any) -> dict[str, Callable[[], None]]:
+    """Messages, and a collective, of a derived datatype that is made for them, and freed."""
+    import numpy as np
+
+    other, grid, edge = comm.size - 1 - comm.rank, np.arange(256.0), np.zeros(256)
+    sizes, places = [2, 1], [0, 32]
+
+    def freed(kind: Any, use: Callable[[Any], None]) -> None:
+        use(kind.Commit())
+        kind.Free()
+
+    def column() -> Any:
+        return mpi.DOUBLE.Create_vector(16, 1, 16)
+
+    def struct() -> Any:
+        return mpi.Datatype.Create_struct(sizes, places, [mpi.DOUBLE, mpi.INT])
+
+    def swap(kind: Any) -> None:
+        comm.Sendrecv([grid, 1, kind], other, 1, [edge, 1, kind], other, 1)
+
+    def start(kind: Any) -> None:
+        mpi.Request.Waitall([comm.Irecv([edge, 1, kind], other, 2), comm.Isend([grid, 1, kind], other, 2)])
+
+    return {
+        "made, freed: a column": lambda: freed(column(), lambda kind: None),
+        "made, Sendrecv, freed: a column": lambda: freed(column(), swap),
+        "made, Sendrecv, freed: a struct": lambda: freed(struct(), swap),
+        "made, Isend, Irecv, freed: a column": lambda: freed(column(), start),
+        "made, Bcast, freed: a column": lambda: freed(column(), lambda kind: comm.Bcast([grid, 1, kind], 0)),
+    }
+
+
 class Tensor:
     """An array of a library that speaks DLPack."""
 
@@ -162,7 +194,8 @@ def worker() -> None:
     from mpi4py import MPI
 
     comm, found = MPI.COMM_WORLD, {}
-    cases = {**messages(comm, MPI), **collectives(comm, MPI), **columns(comm, MPI), **of_others(comm, MPI)}
+    groups = messages, collectives, columns, made_for_one, of_others
+    cases = {name: call for group in groups for name, call in group(comm, MPI).items()}
     for case, call in cases.items():
         least = float("inf")
         for _ in range(BLOCKS):

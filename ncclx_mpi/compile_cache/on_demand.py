@@ -51,7 +51,8 @@ def _ask(wanted: Kernel) -> None:
         return
     words = ["--quiet", "--only", wanted.py_func.__module__, wanted.name, str(os.getpid())]
     command = [sys.executable, "-m", "ncclx_mpi", "warm", *words]
-    environ = {**process.environment_of_helpers(os.environ), cache_files.CACHE_VARIABLE: cache_files.cache_root()}
+    settings = {cache_files.CACHE_VARIABLE: cache_files.cache_root(), "PYTHONSAFEPATH": "1"}  # no module of the program's folder
+    environ = {**process.environment_of_helpers(os.environ), **settings}
     with contextlib.suppress(OSError):
         subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
 

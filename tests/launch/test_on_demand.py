@@ -11,7 +11,9 @@ import pytest
 from programs import copy_cache, environment, run_code
 
 from ncclx_mpi.compile_cache import on_demand
-from numba_kernels import cache_files, jit
+from numba_kernels import cache_files, jit, linking
+
+pytestmark = pytest.mark.skipif(not linking.CAN_LINK, reason="images are for x86-64")
 
 PROGRAM = """
 import sys
@@ -50,6 +52,12 @@ def run_in(cache: Path, code: str) -> str:
 def test_a_rank_links_what_another_process_has_compiled(cache: Path) -> None:
     assert not images(cache)
     assert run_in(cache, PROGRAM) == "False\n" * 2
+    assert len(images(cache)) == 1
+
+
+def test_modules_in_the_folder_of_the_program_do_not_hide_ours(cache: Path) -> None:
+    (cache / "numba.py").write_text("raise RuntimeError('this is the program's')\n")
+    assert run_in(cache, f"import os; os.chdir({str(cache)!r})\n{PROGRAM}") == "False\n" * 2
     assert len(images(cache)) == 1
 
 
