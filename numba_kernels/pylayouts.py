@@ -78,13 +78,18 @@ def is_any_known() -> bool:
     return bool(_alive)
 
 
-def remember(layout: object, fields: Sequence[int]) -> None:
-    """Put an object into the table, with the fields of `LAYOUT` but for the first one; they hold as long as it lives."""
+def remember(layout: object, fields: Sequence[int]) -> bool:
+    """Put an object into the table, with the fields of `LAYOUT` but for the first one; they hold as long as it lives.
+
+    Returns whether this has done so: another thread may do it, or be in the way.
+    """
     if not _changing.acquire(blocking=False):
-        return
+        return False
     try:
-        if id(layout) not in _alive:  # twice in the table it would be forgotten once
-            _put(layout, fields)
+        if id(layout) in _alive:  # twice in the table it would be forgotten once
+            return False
+        _put(layout, fields)
+        return True
     finally:
         _changing.release()
 

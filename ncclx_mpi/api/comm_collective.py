@@ -11,6 +11,7 @@ from ncclx_mpi.buffers.sentinels import IN_PLACE
 from ncclx_mpi.collectives.fast_vector import TYPED
 from ncclx_mpi.collectives.shm_oneshot import ALLGATHER, ALLTOALL, BCAST, GATHER, SCATTER
 from ncclx_mpi.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace
+from numba_kernels.pylayouts import is_any_known
 
 
 class Collectives:
@@ -34,91 +35,121 @@ class Collectives:
         """Broadcast data from one member to all members of a group."""
         state = self._state
         code = fast.bcast_array(state.address, buf, root)
-        if code and code == fast.SLOW and fast.knows(buf):
+        if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out(state.address, BCAST, buf, buf, root)
         if code and fast.settle(state, code, "bcast"):
-            collective_arguments.carry_out(state, collective_arguments.bcast, buf, root)
+            if fast.learns(buf):
+                Collectives.Bcast(self, buf, root)
+            else:
+                collective_arguments.carry_out(state, collective_arguments.bcast, buf, root)
 
     def Gather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None, root: int = 0) -> None:
         """Gather data to one member of a group."""
         state = self._state
         code = fast.gather_arrays(state.address, sendbuf, recvbuf, root)
-        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
+        if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out(state.address, GATHER, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "gather"):
-            collective_arguments.carry_out(state, collective_arguments.gather, sendbuf, recvbuf, root)
+            if fast.learns(sendbuf, recvbuf):
+                Collectives.Gather(self, sendbuf, recvbuf, root)
+            else:
+                collective_arguments.carry_out(state, collective_arguments.gather, sendbuf, recvbuf, root)
 
     def Gatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0) -> None:
         """Gather vector data to one member of a group."""
         state = self._state
         code = fast.exchange_vectors(state.address, GATHER, sendbuf, recvbuf, root)
-        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
+        if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out_vectors(state.address, GATHER, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "gatherv"):
-            collective_arguments.carry_out(state, collective_arguments.gatherv, sendbuf, recvbuf, root)
+            if fast.learns(sendbuf, recvbuf):
+                Collectives.Gatherv(self, sendbuf, recvbuf, root)
+            else:
+                collective_arguments.carry_out(state, collective_arguments.gatherv, sendbuf, recvbuf, root)
 
     def Scatter(self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """Scatter data from one member to all members of a group."""
         state = self._state
         code = fast.scatter_arrays(state.address, sendbuf, recvbuf, root)
-        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
+        if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out(state.address, SCATTER, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "scatter"):
-            collective_arguments.carry_out(state, collective_arguments.scatter, sendbuf, recvbuf, root)
+            if fast.learns(sendbuf, recvbuf):
+                Collectives.Scatter(self, sendbuf, recvbuf, root)
+            else:
+                collective_arguments.carry_out(state, collective_arguments.scatter, sendbuf, recvbuf, root)
 
     def Scatterv(self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """Scatter vector data from one member to all members of a group."""
         state = self._state
         code = fast.exchange_vectors(state.address, SCATTER, sendbuf, recvbuf, root)
-        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
+        if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out_vectors(state.address, SCATTER, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "scatterv"):
-            collective_arguments.carry_out(state, collective_arguments.scatterv, sendbuf, recvbuf, root)
+            if fast.learns(sendbuf, recvbuf):
+                Collectives.Scatterv(self, sendbuf, recvbuf, root)
+            else:
+                collective_arguments.carry_out(state, collective_arguments.scatterv, sendbuf, recvbuf, root)
 
     def Allgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB) -> None:
         """Gather data to all members of a group."""
         state = self._state
         code = fast.allgather_arrays(state.address, sendbuf, recvbuf)
-        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
+        if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out(state.address, ALLGATHER, sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "allgather"):
-            collective_arguments.carry_out(state, collective_arguments.allgather, sendbuf, recvbuf)
+            if fast.learns(sendbuf, recvbuf):
+                Collectives.Allgather(self, sendbuf, recvbuf)
+            else:
+                collective_arguments.carry_out(state, collective_arguments.allgather, sendbuf, recvbuf)
 
     def Allgatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV) -> None:
         """Gather vector data to all members of a group."""
         state = self._state
         code = fast.allgatherv_arrays(state.address, sendbuf, recvbuf)
-        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
+        if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out_vectors(state.address, ALLGATHER, sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "allgatherv"):
-            collective_arguments.carry_out(state, collective_arguments.allgatherv, sendbuf, recvbuf)
+            if fast.learns(sendbuf, recvbuf):
+                Collectives.Allgatherv(self, sendbuf, recvbuf)
+            else:
+                collective_arguments.carry_out(state, collective_arguments.allgatherv, sendbuf, recvbuf)
 
     def Alltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB) -> None:
         """Exchange a block of data between all members of a group."""
         state = self._state
         code = fast.alltoall_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf)
-        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
+        if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out(state.address, ALLTOALL, sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "alltoall"):
-            collective_arguments.carry_out(state, collective_arguments.alltoall, sendbuf, recvbuf)
+            if fast.learns(sendbuf, recvbuf):
+                Collectives.Alltoall(self, sendbuf, recvbuf)
+            else:
+                collective_arguments.carry_out(state, collective_arguments.alltoall, sendbuf, recvbuf)
 
     def Alltoallv(self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV) -> None:
         """Exchange vector data between all members of a group."""
         state = self._state
         code = fast.exchange_vectors(state.address, ALLTOALL, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0)
-        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
+        if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out_vectors(state.address, ALLTOALL, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "alltoallv"):
-            collective_arguments.carry_out(state, collective_arguments.alltoallv, sendbuf, recvbuf)
+            if fast.learns(sendbuf, recvbuf):
+                Collectives.Alltoallv(self, sendbuf, recvbuf)
+            else:
+                collective_arguments.carry_out(state, collective_arguments.alltoallv, sendbuf, recvbuf)
 
     def Alltoallw(self, sendbuf: BufSpecW | InPlace, recvbuf: BufSpecW) -> None:
         """Exchange data of different types between all members of a group."""
         state = self._state
         code = fast.exchange_vectors(state.address, TYPED, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0)
-        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
+        if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out_vectors(state.address, TYPED, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "alltoallw"):
-            collective_arguments.carry_out(state, collective_arguments.alltoallw, sendbuf, recvbuf)
+            if fast.learns(sendbuf, recvbuf):
+                Collectives.Alltoallw(self, sendbuf, recvbuf)
+            else:
+                collective_arguments.carry_out(state, collective_arguments.alltoallw, sendbuf, recvbuf)
 
     def Reduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: Op = SUM, root: int = 0) -> None:
         """Reduce to one member of a group."""

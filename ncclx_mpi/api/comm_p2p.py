@@ -29,6 +29,7 @@ from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BUFFERED, READY, RECEIVE, SEND, STANDARD, SYNCHRONOUS
 from ncclx_mpi.p2p.partial_results import RAW, SLOW
 from ncclx_mpi.typing import Buffer, BufSpec
+from numba_kernels.pylayouts import is_any_known
 
 LARGEST_TAG = (1 << 30) - 1
 """Value of the attribute TAG_UB."""
@@ -46,10 +47,13 @@ class PointToPoint:
         """Blocking send."""
         state = self._state
         code = fast.send_array(state.address, buf, dest, tag, STANDARD)
-        if code and code == fast.SLOW and fast.knows(buf):
+        if code and code == fast.SLOW and is_any_known():
             code = fast.send_derived(state.address, buf, dest, tag, STANDARD)
         if code and fast.settle_send(state, code, dest, tag):
-            fast.finish_waiting(lambda _: _start_send(state, buf, dest, tag, STANDARD), None)
+            if fast.learns(buf):
+                PointToPoint.Send(self, buf, dest, tag)
+            else:
+                fast.finish_waiting(lambda _: _start_send(state, buf, dest, tag, STANDARD), None)
 
     def Bsend(self, buf: BufSpec, dest: int, tag: int = 0) -> None:
         """Blocking send in buffered mode."""
@@ -68,11 +72,14 @@ class PointToPoint:
         state = self._state
         said = NO_WORDS if status is None else fast.room_for(status)
         code = fast.receive_array(state.address, buf, source, tag, said.address)
-        if code and code == fast.SLOW and fast.knows(buf):
+        if code and code == fast.SLOW and is_any_known():
             code = fast.receive_derived(state.address, buf, source, tag, said.address)
         if code:
             if fast.settle_receive(state, code, buf, source, tag, status):
-                fast.finish_waiting(lambda begun: _start_recv(state, buf, source, tag, begun), status)
+                if fast.learns(buf):
+                    PointToPoint.Recv(self, buf, source, tag, status)
+                else:
+                    fast.finish_waiting(lambda begun: _start_recv(state, buf, source, tag, begun), status)
         elif status is not None:
             fast.fill(status, said)
 
@@ -90,13 +97,16 @@ class PointToPoint:
         state = self._state
         said = NO_WORDS if status is None else fast.room_for(status)
         code = fast.exchange_arrays(state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, said.address)
-        if code and code == fast.SLOW and fast.knows(sendbuf, recvbuf):
+        if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_derived(state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, said.address)
         if code:
             if fast.settle_exchange(state, code, sendbuf, recvbuf, source, recvtag, status):
-                fast.finish_waiting(
-                    lambda begun: _start_sendrecv(state, sendbuf, dest, sendtag, recvbuf, source, recvtag, begun), status
-                )
+                if fast.learns(sendbuf, recvbuf):
+                    PointToPoint.Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+                else:
+                    fast.finish_waiting(
+                        lambda begun: _start_sendrecv(state, sendbuf, dest, sendtag, recvbuf, source, recvtag, begun), status
+                    )
         elif status is not None:
             fast.fill(status, said)
 
@@ -384,10 +394,13 @@ def _no_proc() -> Operation:
 def _send(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> None:
     """Send a buffer."""
     code = fast.send_array(state.address, buf, dest, tag, mode)
-    if code and code == fast.SLOW and fast.knows(buf):
+    if code and code == fast.SLOW and is_any_known():
         code = fast.send_derived(state.address, buf, dest, tag, mode)
     if code and fast.settle_send(state, code, dest, tag):
-        fast.finish_waiting(lambda _: _start_send(state, buf, dest, tag, mode), None)
+        if fast.learns(buf):
+            _send(state, buf, dest, tag, mode)
+        else:
+            fast.finish_waiting(lambda _: _start_send(state, buf, dest, tag, mode), None)
 
 
 def _start_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode: int) -> Operation:
@@ -399,21 +412,21 @@ def _isend(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> Re
     """Start a send by whichever way there is."""
     while True:
         request: Request | None = fast.start_send_array(state.address, buf, dest, tag, mode)
-        if request is None and fast.knows(buf):
+        if request is None and is_any_known():
             request = fast.start_send_derived(state.address, buf, dest, tag, mode)
         if request is not None:
             return request
-        if not fast.add_ticket(state):  # there was a free one: it cannot start natively
+        if not fast.add_ticket(state) and not fast.learns(buf):  # there was a free one: it cannot start natively
             return Request._refer(_start_send(state, buf, dest, tag, mode))
 
 
 def _irecv(state: CommState, buf: BufSpec, source: int, tag: int) -> Request:
     """Start a receive that did not start natively as one of a plain array: there was no free ticket, or it cannot."""
     while True:
-        request: Request | None = fast.start_receive_derived(state.address, buf, source, tag) if fast.knows(buf) else None
+        request: Request | None = fast.start_receive_derived(state.address, buf, source, tag) if is_any_known() else None
         if request is None and fast.add_ticket(state):
             request = fast.start_receive_array(state.address, buf, source, tag)
-        elif request is None:
+        elif request is None and not fast.learns(buf):
             return Request._refer(started(lambda begun: _start_recv(state, buf, source, tag, begun)))
         if request is not None:
             return request

@@ -78,21 +78,18 @@ def can_know_layouts() -> bool:
     return can_read_objects()
 
 
-def knows(*specs: Any) -> bool:
-    """Whether compiled code knows any layout at all: from now on those of the derived datatypes that these buffers name.
+def learns(*specs: Any) -> bool:
+    """Whether compiled code knows more than before now: the layouts of the derived datatypes that these buffers name, each once.
 
-    It costs a tenth of what a message takes through Python, so it is worth it for one message.
+    A call that has gone no other way is made again then: to learn a layout takes a tenth of what a message takes through Python.
     """
-    for spec in specs:
-        if type(spec) in _SEQUENCES and spec and type(spec[-1]) is Datatype:
-            layout = spec[-1]._state
-            if layout is not None and layout.committed:
-                meet(layout)
-    return pylayouts.is_any_known()
+    found = [spec[-1]._state for spec in specs if type(spec) in _SEQUENCES and spec and type(spec[-1]) is Datatype]
+    new = [layout for layout in found if layout is not None and layout.committed and not layout.is_plain]
+    return bool(new) and can_know_layouts() and known_layouts.learn(new)
 
 
 def meet(layout: Layout) -> None:
-    """Let compiled code know the layout of a message, from the first one on."""
+    """Let compiled code know the layout of a message."""
     if not layout.is_plain and can_know_layouts():
         known_layouts.learn((layout,))
 

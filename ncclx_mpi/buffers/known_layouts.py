@@ -13,12 +13,14 @@ from numba_kernels.typemap import IRREGULAR
 _step = functools.cache(functools.partial(entry, typemap.regular_step))
 
 
-def learn(layouts: Iterable[Layout]) -> None:
-    """Let compiled code know layouts that may be used: they are committed, and stay so."""
+def learn(layouts: Iterable[Layout]) -> bool:
+    """Let compiled code know layouts that may be used: they are committed, and stay so. Returns whether it did not know one of them."""
+    is_new = False
     for layout in layouts:
         if layout.size and layout.table is not None and not pylayouts.is_known(layout):
             bounds = layout.size, layout.extent, layout.true_lb, layout.true_ub
-            pylayouts.remember(layout, (*layout.table, *bounds, *_regular(layout)))
+            is_new |= pylayouts.remember(layout, (*layout.table, *bounds, *_regular(layout)))
+    return is_new
 
 
 def _regular(layout: Layout) -> tuple[int, int]:

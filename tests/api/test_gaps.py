@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI, arguments
+from ncclx_mpi.api import comm_p2p
 from ncclx_mpi.api import fast as api_fast
 
 D = MPI.DOUBLE
 ROWS, WIDTH = 5, 4
 SECONDS = 10.0
-KNOWS = api_fast.knows
+LEARNS, IS_ANY_KNOWN = api_fast.learns, comm_p2p.is_any_known
 
 
 def known(kind: MPI.Datatype) -> MPI.Datatype:
@@ -85,7 +86,8 @@ def test_derived_datatypes(comm: Any, name: str, monkeypatch: pytest.MonkeyPatch
             expected.view(np.uint8)[at : at + nbytes] = theirs.view(np.uint8)[at : at + nbytes]
     for turn in range(4):
         by_python = turn == 0 or (turn == 1 and comm.rank % 2 == 0) or (turn == 2 and comm.rank % 2 == 1)
-        monkeypatch.setattr(api_fast, "knows", (lambda *_: False) if by_python else KNOWS)
+        monkeypatch.setattr(api_fast, "learns", (lambda *_: False) if by_python else LEARNS)
+        monkeypatch.setattr(comm_p2p, "is_any_known", (lambda: False) if by_python else IS_ANY_KNOWN)
         for way in range(4):
             received = np.full(30, -1.0)
             into = [received, count, kind] if way != 3 or not packed else packed_into(received, packed)
