@@ -194,7 +194,7 @@ class Window:
 
     @property
     def epochs(self) -> Epochs:
-        """Those among some ranks, if there are any; made when first asked for, once for all threads."""
+        """Those among some ranks, if there are any; made when first asked for, once for all threads. Who asks begins or ends one."""
         self._begin()
         made: Epochs = self.__dict__.get("_epochs") or self.__dict__.setdefault("_epochs", Epochs(self.comm, self.words))
         return made

@@ -11,9 +11,7 @@ import pytest
 from programs import copy_cache, environment, run_code
 
 from ncclx_mpi.compile_cache import on_demand
-from numba_kernels import cache_files, jit, linking
-
-pytestmark = pytest.mark.skipif(not linking.CAN_LINK, reason="images are for x86-64")
+from numba_kernels import cache_files, jit
 
 PROGRAM = """
 import sys

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,32 +11,53 @@ import pytest
 from ncclx_mpi import MPI
 from ncclx_mpi.rma import window as windows
 
+ASK, STORED = 1, 2
+
 
 def is_left_to_python(win: Any) -> bool:
     return win._state.window.words.get("size") == 0
 
 
+class Clock:
+    """Stands for the module `time`: no time passes until rank 0 has stored, which it is told to do by who waits for the time."""
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        self.is_made = self.is_asked = False
+
+    def perf_counter(self) -> float:
+        if not self.is_made:
+            return 0.0
+        if not self.is_asked:
+            self._comm.Send(bytearray(), 0, ASK)
+            self.is_asked = True
+        return 1.0 if self._comm.Iprobe(0, STORED) else 0.0
+
+
 @pytest.mark.ranks(2, 3, topology="machine")
-def test_values_stored_right_behind_the_call_are_there(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Far later here than they would be, and found in the first lock, of one rank or of all."""
-    monkeypatch.setattr(windows, "_HEAD_START", 0.3)
-    for make, lock, unlock in (
-        (MPI.Win.Allocate, lambda win: win.Lock(0), lambda win: win.Unlock(0)),
-        (MPI.Win.Allocate_shared, lambda win: win.Lock_all(), lambda win: win.Unlock_all()),
-    ):
-        comm.Barrier()
-        win = make(8, 8, comm=comm)
-        found = np.zeros(1)
-        if comm.rank == 0:
-            time.sleep(0.05)
-            win.tomemory()[:] = np.full(1, 7.0).tobytes()
-        else:
-            lock(win)
-            win.Get(found, 0)
-            unlock(win)
-            assert found[0] == 7
-            assert not is_left_to_python(win)
-        win.Free()
+@pytest.mark.parametrize("make", ["Allocate", "Allocate_shared"])
+@pytest.mark.parametrize("is_for_all", [False, True], ids=["Lock", "Lock_all"])
+def test_a_first_lock_waits_for_values_that_are_stored(
+    comm: Any, monkeypatch: pytest.MonkeyPatch, make: str, is_for_all: bool
+) -> None:
+    clock = Clock(comm)
+    monkeypatch.setattr(windows, "time", clock)
+    win = getattr(MPI.Win, make)(8, 8, comm=comm)
+    clock.is_made, found, others = True, np.zeros(1), range(1, comm.size)
+    if comm.rank == 0:
+        for other in others:
+            comm.Recv(bytearray(), other, ASK)
+        win.tomemory()[:] = np.full(1, 7.0).tobytes()
+        for other in others:
+            comm.Send(bytearray(), other, STORED)
+    else:
+        win.Lock_all() if is_for_all else win.Lock(0)
+        assert clock.is_asked and not is_left_to_python(win)
+        win.Get(found, 0)
+        win.Unlock_all() if is_for_all else win.Unlock(0)
+        comm.Recv(bytearray(), 0, STORED)
+        assert found[0] == 7
+    win.Free()
 
 
 def fence(win: Any) -> None:
