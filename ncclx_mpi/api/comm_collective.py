@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ncclx_mpi.api import collective_arguments, fast
 from ncclx_mpi.api.communicator import CommState
@@ -38,10 +39,7 @@ class Collectives:
         if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out(state.address, BCAST, buf, buf, root)
         if code and fast.settle(state, code, "bcast"):
-            if fast.learns(buf):
-                Collectives.Bcast(self, buf, root)
-            else:
-                collective_arguments.carry_out(state, collective_arguments.bcast, buf, root)
+            _go_on(self, Collectives.Bcast, collective_arguments.bcast, buf, root)
 
     def Gather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None, root: int = 0) -> None:
         """Gather data to one member of a group."""
@@ -50,10 +48,7 @@ class Collectives:
         if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out(state.address, GATHER, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "gather"):
-            if fast.learns(sendbuf, recvbuf):
-                Collectives.Gather(self, sendbuf, recvbuf, root)
-            else:
-                collective_arguments.carry_out(state, collective_arguments.gather, sendbuf, recvbuf, root)
+            _go_on(self, Collectives.Gather, collective_arguments.gather, sendbuf, recvbuf, root)
 
     def Gatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0) -> None:
         """Gather vector data to one member of a group."""
@@ -62,10 +57,7 @@ class Collectives:
         if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out_vectors(state.address, GATHER, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "gatherv"):
-            if fast.learns(sendbuf, recvbuf):
-                Collectives.Gatherv(self, sendbuf, recvbuf, root)
-            else:
-                collective_arguments.carry_out(state, collective_arguments.gatherv, sendbuf, recvbuf, root)
+            _go_on(self, Collectives.Gatherv, collective_arguments.gatherv, sendbuf, recvbuf, root)
 
     def Scatter(self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """Scatter data from one member to all members of a group."""
@@ -74,10 +66,7 @@ class Collectives:
         if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out(state.address, SCATTER, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "scatter"):
-            if fast.learns(sendbuf, recvbuf):
-                Collectives.Scatter(self, sendbuf, recvbuf, root)
-            else:
-                collective_arguments.carry_out(state, collective_arguments.scatter, sendbuf, recvbuf, root)
+            _go_on(self, Collectives.Scatter, collective_arguments.scatter, sendbuf, recvbuf, root)
 
     def Scatterv(self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """Scatter vector data from one member to all members of a group."""
@@ -86,10 +75,7 @@ class Collectives:
         if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out_vectors(state.address, SCATTER, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "scatterv"):
-            if fast.learns(sendbuf, recvbuf):
-                Collectives.Scatterv(self, sendbuf, recvbuf, root)
-            else:
-                collective_arguments.carry_out(state, collective_arguments.scatterv, sendbuf, recvbuf, root)
+            _go_on(self, Collectives.Scatterv, collective_arguments.scatterv, sendbuf, recvbuf, root)
 
     def Allgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB) -> None:
         """Gather data to all members of a group."""
@@ -98,10 +84,7 @@ class Collectives:
         if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out(state.address, ALLGATHER, sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "allgather"):
-            if fast.learns(sendbuf, recvbuf):
-                Collectives.Allgather(self, sendbuf, recvbuf)
-            else:
-                collective_arguments.carry_out(state, collective_arguments.allgather, sendbuf, recvbuf)
+            _go_on(self, Collectives.Allgather, collective_arguments.allgather, sendbuf, recvbuf)
 
     def Allgatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV) -> None:
         """Gather vector data to all members of a group."""
@@ -110,10 +93,7 @@ class Collectives:
         if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out_vectors(state.address, ALLGATHER, sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "allgatherv"):
-            if fast.learns(sendbuf, recvbuf):
-                Collectives.Allgatherv(self, sendbuf, recvbuf)
-            else:
-                collective_arguments.carry_out(state, collective_arguments.allgatherv, sendbuf, recvbuf)
+            _go_on(self, Collectives.Allgatherv, collective_arguments.allgatherv, sendbuf, recvbuf)
 
     def Alltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB) -> None:
         """Exchange a block of data between all members of a group."""
@@ -122,10 +102,7 @@ class Collectives:
         if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out(state.address, ALLTOALL, sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "alltoall"):
-            if fast.learns(sendbuf, recvbuf):
-                Collectives.Alltoall(self, sendbuf, recvbuf)
-            else:
-                collective_arguments.carry_out(state, collective_arguments.alltoall, sendbuf, recvbuf)
+            _go_on(self, Collectives.Alltoall, collective_arguments.alltoall, sendbuf, recvbuf)
 
     def Alltoallv(self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV) -> None:
         """Exchange vector data between all members of a group."""
@@ -134,10 +111,7 @@ class Collectives:
         if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out_vectors(state.address, ALLTOALL, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "alltoallv"):
-            if fast.learns(sendbuf, recvbuf):
-                Collectives.Alltoallv(self, sendbuf, recvbuf)
-            else:
-                collective_arguments.carry_out(state, collective_arguments.alltoallv, sendbuf, recvbuf)
+            _go_on(self, Collectives.Alltoallv, collective_arguments.alltoallv, sendbuf, recvbuf)
 
     def Alltoallw(self, sendbuf: BufSpecW | InPlace, recvbuf: BufSpecW) -> None:
         """Exchange data of different types between all members of a group."""
@@ -146,10 +120,7 @@ class Collectives:
         if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_laid_out_vectors(state.address, TYPED, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "alltoallw"):
-            if fast.learns(sendbuf, recvbuf):
-                Collectives.Alltoallw(self, sendbuf, recvbuf)
-            else:
-                collective_arguments.carry_out(state, collective_arguments.alltoallw, sendbuf, recvbuf)
+            _go_on(self, Collectives.Alltoallw, collective_arguments.alltoallw, sendbuf, recvbuf)
 
     def Reduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: Op = SUM, root: int = 0) -> None:
         """Reduce to one member of a group."""
@@ -202,3 +173,13 @@ class Scans:
         code = fast.scan_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op), 1)
         if code and fast.settle(state, code, "exscan"):
             collective_arguments.carry_out(state, collective_arguments.exscan, sendbuf, recvbuf, op)
+
+
+def _go_on(
+    comm: Collectives, again: Callable[..., None], resolve: Callable[..., collective_arguments.Call], *arguments: Any
+) -> None:
+    """A call that compiled code did not take is made again if there was a layout to learn, and goes the general way if not."""
+    if fast.learns(*arguments):
+        again(comm, *arguments)
+    else:
+        collective_arguments.carry_out(comm._state, resolve, *arguments)
