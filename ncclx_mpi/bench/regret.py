@@ -55,6 +55,18 @@ def sides(points: Sequence[Point]) -> Iterator[Side]:
                 yield _forced(automatic, row.name, {variable(collective): row.name})._replace(is_for=is_for)
 
 
+def group(points: Iterable[Point]) -> list[list[Point]]:
+    """Return the points of each run: all sizes of one case, so that those that precede a point in its process are the same on all sides.
+
+    What the program allocated before decides how a buffer lies in memory: in a process of its own a bcast of 16 MiB by direct copies took
+    490 us, behind four other cases 880.
+    """
+    groups: dict[tuple[int, str], list[Point]] = {}
+    for point in sorted(points, key=lambda point: (point.nranks, point.case, point.nbytes)):
+        groups.setdefault((point.nranks, point.case), []).append(point)
+    return list(groups.values())
+
+
 def collective_of(point: Point) -> str:
     """Return the collective of the table of algorithms that a case calls; of a message, a name that is not in the table."""
     return _COLLECTIVES.get(point.operation, point.operation)

@@ -39,7 +39,7 @@ def main(args: list[str]) -> int:
         print(f"{program_name()} bench: {error}", file=sys.stderr)
         return 2
     effort = _effort(options)
-    batches = rounds.group(wanted, _SWEEP_BATCH if options.sweep else _BATCH)
+    batches = regret.group(wanted) if options.regret else rounds.group(wanted, _SWEEP_BATCH if options.sweep else _BATCH)
     if options.peers_only:
         contestants = contestants[1:]
     for run in rounds.measure(contestants, batches, effort, list(runs)):

@@ -43,7 +43,7 @@ from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
 from numba_kernels.memory import compare as differ
-from numba_kernels.memory import make_stack, move
+from numba_kernels.memory import make_stack, move, read_shared
 from numba_kernels.pyobject import (
     NONE,
     OB_SIZE,
@@ -232,7 +232,10 @@ def _read(window, rank, target, start, landing, nbytes):  # type: ignore[no-unty
     """Copy from a target's memory: 1, or 0 if the kernel refused some of it."""
     there = load64(target + TARGET.base) + start
     if load64(target + TARGET.kind) == MAPPED:
-        move(landing, there, nbytes)
+        if abs(landing - there) >= nbytes:
+            read_shared(landing, there, nbytes)
+        else:
+            move(landing, there, nbytes)  # within the own part of the window
         return 1
     return read_peer(_control(window, rank), there, landing, nbytes)
 

@@ -1,4 +1,4 @@
-"""Copies past the caches, memory on the stack, and the end without memory: intrinsics of :mod:`numba_kernels.memory`."""
+"""Copies of lines, memory on the stack, and the end without memory: intrinsics of :mod:`numba_kernels.memory`."""
 
 from __future__ import annotations
 
@@ -43,6 +43,19 @@ def end_without_memory(typingctx: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(), codegen
+
+
+@intrinsic
+def copy_line(typingctx: Any, target: Any, source: Any) -> Any:
+    """Copy 64 bytes from any address to any other, through registers."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        value = builder.load(builder.inttoptr(args[1], _I64X8.as_pointer()))
+        value.align = 1
+        builder.store(value, builder.inttoptr(args[0], _I64X8.as_pointer())).align = 1
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
 
 
 @intrinsic

@@ -72,6 +72,16 @@ def test_a_side_measures_the_points_that_it_is_for(monkeypatch: pytest.MonkeyPat
     assert measured == [("all", [ALLREDUCE, ALLTOALL]), ("one", [ALLTOALL]), ("all", [PINGPONG])]
 
 
+def test_what_precedes_a_point_in_its_process_is_the_same_on_all_sides() -> None:
+    groups = regret.group(regret.POINTS)
+    assert sorted(point for group in groups for point in group) == sorted(regret.POINTS)
+    for group in groups:
+        assert len({(point.nranks, point.case) for point in group}) == 1
+        for side in regret.sides(group):
+            served = [point for point in group if side.is_for(point)]
+            assert served == group[: len(served)]
+
+
 def test_peers_have_no_regret() -> None:
     words = [sys.executable, "-m", "ncclx_mpi", "bench", "--regret", "--against", "mpich"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

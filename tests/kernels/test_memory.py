@@ -1,5 +1,7 @@
 """Shared words, copies and word layouts."""
 
+import ctypes
+import mmap
 import threading
 
 import numpy as np
@@ -43,6 +45,11 @@ def shared_copy(target, source, nbytes, streamed):
     memory.write_shared(target, source, nbytes, streamed)
 
 
+@jit.kernel("void(int64, int64, int64)", is_entry=True)
+def fetch(target, source, nbytes):
+    memory.read_shared(target, source, nbytes)
+
+
 def test_additions_from_several_threads_all_count():
     word = np.zeros(1, np.int64)
     count = jit.entry(count_up)
@@ -81,6 +88,29 @@ def test_copies_of_any_alignment(streamed, nbytes):
             jit.entry(shared_copy)(target.ctypes.data + shift, source.ctypes.data + source_offset, nbytes, streamed)
             np.testing.assert_array_equal(target[shift : shift + nbytes], source[source_offset:][:nbytes])
             assert (target[:shift] == 0xA5).all() and (target[shift + nbytes :] == 0xA5).all()
+
+
+def ending_at_a_guard(nbytes):
+    """Bytes behind which no page is, neither to read nor to write."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    pages = -(-nbytes // mmap.PAGESIZE) + 1
+    region = mmap.mmap(-1, pages * mmap.PAGESIZE)
+    array = np.frombuffer(region, np.uint8)
+    end = (pages - 1) * mmap.PAGESIZE
+    assert libc.mprotect(ctypes.c_void_p(array.ctypes.data + end), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    return array[end - nbytes : end]
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 65, 4095, 4096, 4097, 4159, 4160, 4161, 70_001])
+def test_what_another_core_wrote_is_read_at_any_alignment(nbytes):
+    given, taken = ending_at_a_guard(nbytes + 8), ending_at_a_guard(nbytes + 64)
+    given[:] = np.random.default_rng(nbytes).integers(0, 256, len(given), np.uint8)
+    for target_offset in (0, 1, 31, 63, 64):
+        for source_offset in (0, 1, 7, 8):
+            taken[:] = 0xA5
+            jit.entry(fetch)(taken.ctypes.data + target_offset, given.ctypes.data + source_offset, nbytes)
+            np.testing.assert_array_equal(taken[target_offset:][:nbytes], given[source_offset:][:nbytes])
+            assert (taken[:target_offset] == 0xA5).all() and (taken[target_offset + nbytes :] == 0xA5).all()
 
 
 def test_words_have_offsets_and_start_lines():

@@ -25,6 +25,7 @@ from ncclx_mpi.collectives.shm_pipelined import (
     chunks_of,
     drop_split,
     land,
+    land_chunk,
     put_split,
     take_split,
 )
@@ -81,7 +82,7 @@ def _receive_round(comm, kind, root, table, turn, total):  # type: ignore[no-unt
             source = take_split(comm, other, sign(kind, root, nbytes))
             if source < LEAST_ADDRESS:
                 return source
-            land(load64(row + ROW.recv) + offset, source, min(chunk, nbytes - offset), total)
+            land_chunk(load64(row + ROW.recv) + offset, source, min(chunk, nbytes - offset), total)
             drop_split(comm, other)
     return 0
 
