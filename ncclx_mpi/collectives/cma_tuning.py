@@ -181,7 +181,7 @@ def note_way(comm, signature, nbytes, way, began, code):  # type: ignore[no-unty
     if number < 0:
         return -number
     if load64(comm + COMM.rank) == 0:
-        note_time(trial, way, ticks() - began)
+        note_time(trial, total, way, ticks() - began)
     return end(comm, number, 0)
 
 
@@ -209,4 +209,4 @@ def note_alone(comm, kind, nbytes, way, taken):  # type: ignore[no-untyped-def]
     """The collective that :func:`choose_alone` chose `way` for has taken so many ticks, if it was a trial, else 0."""
     store64(comm + WAYS.stores, 0)
     if taken > 0:
-        note_time(_trial(comm, kind, nbytes), way, taken)
+        note_time(_trial(comm, kind, nbytes), nbytes, way, taken)

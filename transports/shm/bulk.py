@@ -346,7 +346,8 @@ def _finish(engine, request):  # type: ignore[no-untyped-def]
     sending = load64(request + TRANSFER.sending)
     if trial != 0:
         way = DIRECT if load64(request + TRANSFER.far) != 0 else -1 - load64(request + TRANSFER.grant)
-        note_time(trial, way, ticks() - load64(request + TRANSFER.began))
+        wanted = min(load64(request + REQUEST.message_bytes), load64(request + REQUEST.nbytes))
+        note_time(trial, wanted, way, ticks() - load64(request + TRANSFER.began))
     call_three(load64(engine + SHM.finish), engine, request, 0)
     if sending == 0:
         _take_back(engine, pipe)

@@ -9,8 +9,9 @@ touched yet.
 The first trials of all meet cold caches, from which direct copies gain more as they get warm: so pipes have to be faster by a
 good part then, and trials are repeated soon, and then ever more rarely. Later trials meet what later transfers meet: there pipes
 only have to be faster by more than what two least times of the same way differ by. But a pipe that has not been in use meets lines that
-are in no cache any more, and some trials do not fill it: it is a third faster once it has gone around. So after the second trials a
-pipe with plain stores is used even if it was slower by a half; at the beginning of the third ones it shows what it takes.
+are in no cache any more, and some trials do not fill it: it takes a third to two thirds less once it has gone around. So after the second
+trials a pipe with plain stores is used if it did not take over twice as long; at the beginning of the third ones it shows what it takes. Of
+long transfers one fills what they use of a pipe, and a program may make no more than that: for them the second trials are like later ones.
 
 A trial belongs to one rank. It may decide for that rank alone where the other side need not know; what ranks must decide
 alike is decided by one of them and published.
@@ -33,11 +34,13 @@ TRIALS, FEW_TRIALS, FEW_FROM = 11, 6, 4 << 20
 proportion, and programs make few of them."""
 _AS_BEFORE = 2
 """The first of them, which go as the transfers before."""
-PERIOD, STARTS = 2048, (0, 16, 96, 1024)
+PERIOD, STARTS = 2048, (0, 16, 64, 1024)
 """Transfers of a period, and after how many of them the trials begin anew."""
-_EARLY, _EARLY_MARGIN, _MARGIN, _COLD_MARGIN = 16, 25, 10, -33
+_EARLY, _EARLY_MARGIN, _MARGIN = 16, 25, 10
 """Transfers of a size class up to which its trials are the first ones; by how many hundredths direct copies may take longer, and are
-chosen all the same, after those trials and after later ones; after the second ones they have to take less than plain pipes."""
+chosen all the same, after those trials and after later ones."""
+_COLD = 2
+"""Times the fastest way that a pipe with plain stores may take in second trials, and is used until the third ones."""
 _SMALLEST_BITS = 15
 _NWAYS = 3
 
@@ -99,25 +102,31 @@ def _better_pipe(trial):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
-def _margin(trial, pipe):  # type: ignore[no-untyped-def]
-    """By how many hundredths direct copies may take longer than `pipe` now."""
-    count = load64(trial + TRIAL.count)
-    turn = (count - 1) % PERIOD
-    if count <= _EARLY:
-        return _EARLY_MARGIN
-    return _COLD_MARGIN if pipe == PIPED and STARTS[1] <= turn < STARTS[2] else _MARGIN
+def _may_warm_up(trial, nbytes):  # type: ignore[no-untyped-def]
+    """Whether transfers of `nbytes` may go through a pipe with plain stores now though other ways were faster."""
+    turn = (load64(trial + TRIAL.count) - 1) % PERIOD
+    return 1 if nbytes < FEW_FROM and STARTS[1] <= turn < STARTS[2] else 0
 
 
-@kernel("void(int64, int64, int64)")
-def note_time(trial, way, taken):  # type: ignore[no-untyped-def]
-    """A transfer by `way` has taken so many ticks."""
+@kernel("int64(int64, int64, int64, int64)")
+def _chosen(trial, nbytes, direct, piped):  # type: ignore[no-untyped-def]
+    """The way to go after trials in which direct copies and the faster kind of pipe took so many ticks."""
+    plain = load64(trial + TRIAL.least + 8 * PIPED)
+    if _may_warm_up(trial, nbytes) != 0 and 0 < plain <= _COLD * min(direct, piped):
+        return PIPED
+    margin = _EARLY_MARGIN if load64(trial + TRIAL.count) <= _EARLY else _MARGIN
+    return DIRECT if 100 * direct < (100 + margin) * piped else _better_pipe(trial)
+
+
+@kernel("void(int64, int64, int64, int64)")
+def note_time(trial, nbytes, way, taken):  # type: ignore[no-untyped-def]
+    """A transfer of `nbytes` by `way` has taken so many ticks."""
     least = trial + TRIAL.least + 8 * way
     if load64(least) == 0 or taken < load64(least):
         store64(least, taken)
-    pipe, direct = _better_pipe(trial), load64(trial + TRIAL.least + 8 * DIRECT)
-    piped = load64(trial + TRIAL.least + 8 * pipe)
+    direct, piped = load64(trial + TRIAL.least + 8 * DIRECT), load64(trial + TRIAL.least + 8 * _better_pipe(trial))
     if piped > 0 and direct > 0:
-        store64(trial + TRIAL.chosen, DIRECT if 100 * direct < (100 + _margin(trial, pipe)) * piped else pipe)
+        store64(trial + TRIAL.chosen, _chosen(trial, nbytes, direct, piped))
 
 
 @kernel("int64(int64, int64)")
