@@ -181,7 +181,7 @@ def note_way(comm, signature, nbytes, way, began, code):  # type: ignore[no-unty
     if number < 0:
         return -number
     if load64(comm + COMM.rank) == 0:
-        note_time(trial, total, way, ticks() - began)
+        note_time(trial, nbytes, way, ticks() - began)
     return end(comm, number, 0)
 
 

@@ -49,7 +49,7 @@ from transports.shm.shared import (
     revoke_shared,
     share,
 )
-from transports.shm.trial import next_way, note_time, trial_of
+from transports.shm.trial import LONG, next_way, note_time, trial_of
 
 assert TRANSFER.total <= REQUEST_WORDS * WORD
 
@@ -60,8 +60,6 @@ _BROKEN_OFF = 1 << 40
 """In ``BULK.posted``: the sender cannot read its array any more."""
 STREAM_LANDING_FROM = 12 << 20
 """Bytes of a message from which the receiver writes it past the caches, since it would not stay in them anyway."""
-_LONG = 4 << 20
-"""Bytes of a message from which it keeps to a part of the pipe."""
 _MAPPED_AT = 16
 """The grant of a pipe with which both ends take all its pages: a program that sends fewer large messages does not need them."""
 
@@ -178,7 +176,7 @@ def _grant(engine, receive, pipe):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64)")
 def _depth(engine, chunk, chunks):  # type: ignore[no-untyped-def]
     """How many chunks of a message a pipe has room for: of a long one, whose buffers are in no cache, it uses no more than it needs."""
-    is_long = chunks * chunk >= _LONG
+    is_long = chunks * chunk >= LONG
     return (LEAST_BULK_BYTES if is_long else load64(engine + SHM.pipe_bytes)) // chunk
 
 

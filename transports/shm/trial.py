@@ -11,7 +11,7 @@ good part then, and trials are repeated soon, and then ever more rarely. Later t
 only have to be faster by more than what two least times of the same way differ by. But a pipe that has not been in use meets lines that
 are in no cache any more, and some trials do not fill it: it takes a third to two thirds less once it has gone around. So after the second
 trials a pipe with plain stores is used if it did not take over twice as long; at the beginning of the third ones it shows what it takes. Of
-long transfers one fills what they use of a pipe, and a program may make no more than that: for them the second trials are like later ones.
+long transfers one fills what they use of a pipe, and a program may make but a few dozen: there the second trials are like later ones.
 
 A trial belongs to one rank. It may decide for that rank alone where the other side need not know; what ranks must decide
 alike is decided by one of them and published.
@@ -41,6 +41,8 @@ _EARLY, _EARLY_MARGIN, _MARGIN = 16, 25, 10
 chosen all the same, after those trials and after later ones."""
 _COLD = 2
 """Times the fastest way that a pipe with plain stores may take in second trials, and is used until the third ones."""
+LONG = 4 << 20
+"""Bytes that a rank gives from which its stream keeps to a part of its pipe, or of its ring, and fills that at once."""
 _SMALLEST_BITS = 15
 _NWAYS = 3
 
@@ -103,9 +105,9 @@ def _better_pipe(trial):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)")
 def _may_warm_up(trial, nbytes):  # type: ignore[no-untyped-def]
-    """Whether transfers of `nbytes` may go through a pipe with plain stores now though other ways were faster."""
+    """Whether transfers, to which a rank gives `nbytes`, may go through a pipe with plain stores now though other ways were faster."""
     turn = (load64(trial + TRIAL.count) - 1) % PERIOD
-    return 1 if nbytes < FEW_FROM and STARTS[1] <= turn < STARTS[2] else 0
+    return 1 if nbytes < LONG and STARTS[1] <= turn < STARTS[2] else 0
 
 
 @kernel("int64(int64, int64, int64, int64)")
@@ -120,7 +122,7 @@ def _chosen(trial, nbytes, direct, piped):  # type: ignore[no-untyped-def]
 
 @kernel("void(int64, int64, int64, int64)")
 def note_time(trial, nbytes, way, taken):  # type: ignore[no-untyped-def]
-    """A transfer of `nbytes` by `way` has taken so many ticks."""
+    """A transfer by `way`, to which a rank gives `nbytes`, has taken so many ticks."""
     least = trial + TRIAL.least + 8 * way
     if load64(least) == 0 or taken < load64(least):
         store64(least, taken)
