@@ -25,7 +25,7 @@ from ncclx_mpi.p2p.layout import COMM, ENGINE
 from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, store_relaxed, store_release
 from numba_kernels.jit import kernel
-from numba_kernels.memory import move, read_shared, stream, write_shared
+from numba_kernels.memory import move_lines, stream, write_shared
 from transports.shm.lane import SHM
 from transports.shm.shared import is_streamed
 from transports.shm.slots import (
@@ -264,17 +264,8 @@ def chunks_of(nbytes, chunk):  # type: ignore[no-untyped-def]
 
 @kernel("void(int64, int64, int64, int64)")
 def land(target, source, nbytes, total):  # type: ignore[no-untyped-def]
-    """Copy part of altogether `total` bytes within private memory."""
+    """Copy part of altogether `total` bytes to private memory: a chunk, or within it."""
     if total >= STREAM_LANDING_FROM:
         stream(target, source, nbytes)
     else:
-        move(target, source, nbytes)
-
-
-@kernel("void(int64, int64, int64, int64)")
-def land_chunk(target, source, nbytes, total):  # type: ignore[no-untyped-def]
-    """Copy a chunk of altogether `total` bytes, which another rank has written, to private memory."""
-    if total >= STREAM_LANDING_FROM:
-        stream(target, source, nbytes)
-    else:
-        read_shared(target, source, nbytes)
+        move_lines(target, source, nbytes)

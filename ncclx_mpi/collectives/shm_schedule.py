@@ -79,7 +79,7 @@ from numba_kernels.atomics import load64, load_acquire, load_relaxed, pause, sto
 from numba_kernels.calls import call_step
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
-from numba_kernels.memory import copy, move, read_shared, release
+from numba_kernels.memory import copy, copy_lines, move, release
 from transports.shm.slots import BIGS, DEPTH, LINE, MID, SLOT, done_of, give_back, line_of
 
 ENTRY = words(
@@ -468,7 +468,7 @@ def _collect(comm, entry):  # type: ignore[no-untyped-def]
             if size == 8:
                 store64(recv + other * stride, load64(payload(comm, other, number, theirs) + offset))
             elif size > 0:
-                read_shared(recv + other * stride, payload(comm, other, number, theirs) + offset, size)
+                copy_lines(recv + other * stride, payload(comm, other, number, theirs) + offset, size)
     return 0
 
 

@@ -38,7 +38,7 @@ from ncclx_mpi.p2p.revoking import arrive_revoke
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
-from numba_kernels.memory import allocate, copy, read_shared, release
+from numba_kernels.memory import allocate, copy, copy_lines, release
 from transports.messages import ATS, CANCEL, CANCELLED, CREDIT, CTS, EAGER, REVOKE, RTS
 
 
@@ -122,9 +122,9 @@ def _copy_payload(target, length, first, first_bytes, rest):  # type: ignore[no-
     """Copy the first `length` bytes of a payload of two pieces."""
     beginning = min(length, first_bytes)
     if beginning > 0:
-        read_shared(target, first, beginning)
+        copy_lines(target, first, beginning)
     if length > beginning:
-        read_shared(target + beginning, rest, length - beginning)
+        copy_lines(target + beginning, rest, length - beginning)
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)")

@@ -43,7 +43,7 @@ from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
 from numba_kernels.memory import compare as differ
-from numba_kernels.memory import make_stack, move, read_shared
+from numba_kernels.memory import make_stack, move, move_lines
 from numba_kernels.pyobject import (
     NONE,
     OB_SIZE,
@@ -222,7 +222,7 @@ def _write(window, rank, target, start, source, nbytes):  # type: ignore[no-unty
     """Copy to a target's memory: 1, or 0 if the kernel refused some of it."""
     there = load64(target + TARGET.base) + start
     if load64(target + TARGET.kind) == MAPPED:
-        move(there, source, nbytes)
+        move_lines(there, source, nbytes)
         return 1
     return write_peer(_control(window, rank), there, source, nbytes)
 
@@ -232,10 +232,7 @@ def _read(window, rank, target, start, landing, nbytes):  # type: ignore[no-unty
     """Copy from a target's memory: 1, or 0 if the kernel refused some of it."""
     there = load64(target + TARGET.base) + start
     if load64(target + TARGET.kind) == MAPPED:
-        if abs(landing - there) >= nbytes:
-            read_shared(landing, there, nbytes)
-        else:
-            move(landing, there, nbytes)  # within the own part of the window
+        move_lines(landing, there, nbytes)
         return 1
     return read_peer(_control(window, rank), there, landing, nbytes)
 
@@ -339,7 +336,7 @@ def _combine(window, rank, target, start, origin, nbytes, combining):  # type: i
         return _combine_private(window, rank, target, start, origin, nbytes, combining)
     there, function = load64(target + TARGET.base) + start, load64(combining)
     if function == 0:
-        move(there, origin, nbytes)
+        move_lines(there, origin, nbytes)
     else:
         call_reduce(function, there, origin, there, nbytes // load64(combining + 8))
     return 1

@@ -47,7 +47,7 @@ def shared_copy(target, source, nbytes, streamed):
 
 @jit.kernel("void(int64, int64, int64)", is_entry=True)
 def fetch(target, source, nbytes):
-    memory.read_shared(target, source, nbytes)
+    memory.copy_lines(target, source, nbytes)
 
 
 def test_additions_from_several_threads_all_count():

@@ -30,7 +30,7 @@ from numba_kernels.atomics import load64, load_acquire, store64, store_release, 
 from numba_kernels.calls import call_three
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
-from numba_kernels.memory import read_shared, stream, take_pages, write_shared
+from numba_kernels.memory import copy_lines, stream, take_pages, write_shared
 from transports.messages import ERR_OTHER, ON_DEVICE, REQUEST, REQUEST_WORDS
 from transports.shm.lane import LANE, SHM
 from transports.shm.layout import BULK, BULK_SLOTS, BULK_STRIDE, LEAST_BULK_BYTES, PAGE
@@ -83,7 +83,7 @@ def fetch(engine, lane, receive):  # type: ignore[no-untyped-def]
         direct = far = 0
     if direct != 0:
         wanted = min(load64(receive + REQUEST.message_bytes), load64(receive + REQUEST.nbytes))
-        read_shared(load64(receive + REQUEST.address), load64(engine + SHM.arena) + direct, wanted)
+        copy_lines(load64(receive + REQUEST.address), load64(engine + SHM.arena) + direct, wanted)
         return 1
     store64(receive + TRANSFER.lane, lane)
     store64(receive + TRANSFER.far, far)
@@ -302,7 +302,7 @@ def _drain(engine, request):  # type: ignore[no-untyped-def]
             if nbytes >= STREAM_LANDING_FROM:
                 stream(address + place, source, length)
             else:
-                read_shared(address + place, source, length)
+                copy_lines(address + place, source, length)
         done += 1
         budget -= 1
         store_release(pipe + BULK.consumed, done)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from numba_kernels.atomics import load_acquire, pause, store_release, ticks
 from numba_kernels.clock import ticks_per_us
 from numba_kernels.jit import entry, kernel
-from numba_kernels.memory import allocate, fill, read_shared, release, write_shared
+from numba_kernels.memory import allocate, copy_lines, fill, release, write_shared
 from transports.shm.arena import Arena
 from transports.shm.layout import BULK, HEADER
 
@@ -78,7 +78,7 @@ def _swap(mine, theirs, count, patience, blocks, its_blocks, private, streamed):
                 return -1
         if load_acquire(theirs) == gave_up:
             return -1
-        read_shared(private, its_blocks + half, BLOCK)
+        copy_lines(private, its_blocks + half, BLOCK)
         now = ticks()
         if k > count + 2 and (least < 0 or now - before < least):
             least = now - before

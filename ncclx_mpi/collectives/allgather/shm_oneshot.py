@@ -10,7 +10,7 @@ from ncclx_mpi.collectives.shm_oneshot import ALLGATHER, SCRATCH, arrive, begin,
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
-from numba_kernels.memory import move, read_shared
+from numba_kernels.memory import copy_lines, move
 
 
 @kernel("int64(int64, int64, int64, int64)", is_entry=True, nogil=False)
@@ -31,7 +31,7 @@ def allgather(comm, send, nbytes, recv):  # type: ignore[no-untyped-def]
             code = arrive(comm, other, number, signature)
             if code != 0:
                 return end(comm, number, code)
-            read_shared(recv + other * nbytes, payload(comm, other, number, nbytes), nbytes)
+            copy_lines(recv + other * nbytes, payload(comm, other, number, nbytes), nbytes)
     store64(comm + SCRATCH.known, number - 1)
     return end(comm, number, 0)
 
@@ -58,6 +58,6 @@ def allgatherv(comm, send, table):  # type: ignore[no-untyped-def]
                 return end(comm, number, code)
             block = table + other * BLOCK.total
             nbytes = load64(block + BLOCK.nbytes)
-            read_shared(load64(block + BLOCK.recv), payload(comm, other, number, nbytes), nbytes)
+            copy_lines(load64(block + BLOCK.recv), payload(comm, other, number, nbytes), nbytes)
     store64(comm + SCRATCH.known, number - 1)
     return end(comm, number, 0)

@@ -23,7 +23,6 @@ from ncclx_mpi.collectives.shm_pipelined import (
     chunks_of,
     drop_shared,
     land,
-    land_chunk,
     piece_of,
     put_shared,
     take_shared,
@@ -94,7 +93,7 @@ def _receive_round(comm, kind, root, table, chunk, turn, total):  # type: ignore
             source = take_shared(comm, other, sign(kind, root, nbytes))
             if source < LEAST_ADDRESS:
                 return source
-            land_chunk(load64(row + BLOCK.recv) + offset, source, min(chunk, nbytes - offset), total)
+            land(load64(row + BLOCK.recv) + offset, source, min(chunk, nbytes - offset), total)
             drop_shared(comm, other)
     return 0
 

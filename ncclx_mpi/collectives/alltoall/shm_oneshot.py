@@ -9,7 +9,7 @@ from ncclx_mpi.collectives.shm_oneshot import ALLTOALL, SCRATCH, arrive, begin, 
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
-from numba_kernels.memory import move, read_shared
+from numba_kernels.memory import copy_lines, move
 
 
 @kernel("int64(int64, int64, int64, int64)", is_entry=True, nogil=False)
@@ -30,6 +30,6 @@ def alltoall(comm, send, recv, nbytes):  # type: ignore[no-untyped-def]
             if code != 0:
                 return end(comm, number, code)
             block = payload(comm, other, number, nbytes * size) + rank * nbytes
-            read_shared(recv + other * nbytes, block, nbytes)
+            copy_lines(recv + other * nbytes, block, nbytes)
     store64(comm + SCRATCH.known, number - 1)
     return end(comm, number, 0)

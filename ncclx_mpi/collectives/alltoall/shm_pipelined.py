@@ -25,7 +25,6 @@ from ncclx_mpi.collectives.shm_pipelined import (
     chunks_of,
     drop_split,
     land,
-    land_chunk,
     put_split,
     take_split,
 )
@@ -82,7 +81,7 @@ def _receive_round(comm, kind, root, table, turn, total):  # type: ignore[no-unt
             source = take_split(comm, other, sign(kind, root, nbytes))
             if source < LEAST_ADDRESS:
                 return source
-            land_chunk(load64(row + ROW.recv) + offset, source, min(chunk, nbytes - offset), total)
+            land(load64(row + ROW.recv) + offset, source, min(chunk, nbytes - offset), total)
             drop_split(comm, other)
     return 0
 

@@ -51,7 +51,7 @@ from ncclx_mpi.p2p.gil import enter_gil
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
-from numba_kernels.memory import copy, read_shared, release
+from numba_kernels.memory import copy, copy_lines, release
 from transports.shm.shared import DIRECT, PIPED
 from transports.shm.slots import BIG
 
@@ -116,7 +116,7 @@ def receive_block(comm, kind, root, other, number, row):  # type: ignore[no-unty
             place += _length(source, before)
     code = check_length(comm, other, kind, root, expected, length)
     if code == 0:
-        read_shared(load64(row + ROW.recv), place, length)
+        copy_lines(load64(row + ROW.recv), place, length)
     return code
 
 

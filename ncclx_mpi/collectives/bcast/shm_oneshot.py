@@ -13,7 +13,7 @@ from ncclx_mpi.collectives.shm_oneshot import BCAST, arrive, begin, end, pass_by
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
-from numba_kernels.memory import read_shared
+from numba_kernels.memory import copy_lines
 
 
 @kernel("int64(int64, int64, int64, int64)", is_entry=True, nogil=False)
@@ -34,5 +34,5 @@ def bcast(comm, address, nbytes, root):  # type: ignore[no-untyped-def]
         if nbytes == 8:
             store64(address, load64(source))
         else:
-            read_shared(address, source, nbytes)
+            copy_lines(address, source, nbytes)
     return end(comm, number, code)

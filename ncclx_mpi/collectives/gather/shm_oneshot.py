@@ -9,7 +9,7 @@ from ncclx_mpi.collectives.shm_oneshot import GATHER, arrive, begin, end, pass_b
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
-from numba_kernels.memory import move, read_shared
+from numba_kernels.memory import copy_lines, move
 
 
 @kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
@@ -31,5 +31,5 @@ def gather(comm, send, nbytes, recv, root):  # type: ignore[no-untyped-def]
             code = arrive(comm, other, number, signature)
             if code != 0:
                 return end(comm, number, code)
-            read_shared(recv + other * nbytes, payload(comm, other, number, nbytes), nbytes)
+            copy_lines(recv + other * nbytes, payload(comm, other, number, nbytes), nbytes)
     return end(comm, number, 0)

@@ -53,7 +53,7 @@ from ncclx_mpi.p2p.layout import BROKEN, COMM
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
-from numba_kernels.memory import read_shared
+from numba_kernels.memory import copy_lines
 from transports.shm.lane import SHM
 from transports.shm.slots import BIG, LINE, SLOT, done_of, line_of
 
@@ -162,7 +162,7 @@ def _take(comm, entry, number, edge, part):  # type: ignore[no-untyped-def]
     if code != 0:
         return -code
     if not is_notice:
-        read_shared(load64(part + PART.address), block_at(source, row), expected)
+        copy_lines(load64(part + PART.address), block_at(source, row), expected)
         return HERE
     at = load64(entry + ENTRY.part)
     piece = min(PIECE, expected - at)

@@ -42,7 +42,7 @@ from ncclx_mpi.p2p.layout import BROKEN, COMM, FAILED
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD, words
-from numba_kernels.memory import allocate, copy, make_stack, move, read_shared, release, write_shared
+from numba_kernels.memory import allocate, copy, copy_lines, make_stack, move, release, write_shared
 from numba_kernels.pylayouts import LAYOUT, pack_row, unpack_row
 from transports.shm.cma import RUNS
 from transports.shm.lane import SHM
@@ -138,7 +138,7 @@ def _unpack(part, source):  # type: ignore[no-untyped-def]
     """Copy packed bytes to where a block is."""
     layout, nbytes, address = load64(part + PART.layout), load64(part + PART.nbytes), load64(part + PART.address)
     if layout == 0:
-        read_shared(address, source, nbytes)
+        copy_lines(address, source, nbytes)
         return
     unpack_row(layout, source, nbytes, address)
 

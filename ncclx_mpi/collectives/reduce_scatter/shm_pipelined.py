@@ -22,7 +22,7 @@ from ncclx_mpi.collectives.shm_pipelined import (
     chunks_of,
     drop_shared,
     drop_split,
-    land_chunk,
+    land,
     put_split,
     take_shared,
     take_split,
@@ -108,7 +108,7 @@ def collect_round(comm, signature, recv, firsts, itemsize, chunk, turn, is_share
             source = take_shared(comm, owner, signature) if is_shared else take_split(comm, owner, signature)
             if source < LEAST_ADDRESS:
                 return source
-            land_chunk(recv + first * itemsize, source, count * itemsize, total)
+            land(recv + first * itemsize, source, count * itemsize, total)
             if is_shared:
                 drop_shared(comm, owner)
             else:

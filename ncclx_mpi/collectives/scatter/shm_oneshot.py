@@ -9,7 +9,7 @@ from ncclx_mpi.collectives.shm_oneshot import SCATTER, arrive, begin, end, pass_
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
-from numba_kernels.memory import move, read_shared
+from numba_kernels.memory import copy_lines, move
 
 
 @kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
@@ -28,5 +28,5 @@ def scatter(comm, send, recv, nbytes, root):  # type: ignore[no-untyped-def]
         return end(comm, number, 0)
     code = arrive(comm, root, number, signature)
     if code == 0:
-        read_shared(recv, payload(comm, root, number, published) + rank * nbytes, nbytes)
+        copy_lines(recv, payload(comm, root, number, published) + rank * nbytes, nbytes)
     return end(comm, number, code)
