@@ -34,7 +34,7 @@ TRIALS, FEW_TRIALS, FEW_FROM = 11, 6, 4 << 20
 proportion, and programs make few of them."""
 _AS_BEFORE = 2
 """The first of them, which go as the transfers before."""
-PERIOD, STARTS = 2048, (0, 16, 64, 1024)
+PERIOD, STARTS = 8192, (0, 16, 64, *range(1024, 8192, 1024))
 """Transfers of a period, and after how many of them the trials begin anew."""
 _EARLY, _EARLY_MARGIN, _MARGIN = 16, 25, 10
 """Transfers of a size class up to which its trials are the first ones; by how many hundredths direct copies may take longer, and are
