@@ -1,6 +1,6 @@
-"""Write the README's table from a results file of ``ncclx bench --against ... --json FILE``.
+"""Write the README's table from a results file of ``ncclx bench --against ... --json FILE``, and from those of ``ring_floor.py``.
 
-python benchmarks/render.py benchmarks/results/FILE.json [--print]
+python benchmarks/render.py benchmarks/results/FILE.json [benchmarks/results/FLOOR.json ...] [--print]
 """
 
 import json
@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 TABLE = re.compile(r"(<!-- bench: begin -->\n).*?(<!-- bench: end -->)", re.DOTALL)
 
 
-def section(path: Path) -> str:
-    """Return the README's section on speed."""
+def section(path: Path, floors: dict[tuple[str, int], float]) -> str:
+    """Return the README's section on speed, with the floors by case and bytes."""
     results = json.loads(path.read_text())
     rows = [row for row in summary.summarize(results["runs"]) if row.ratio is not None]
     libraries = {run["side"]: short(run["library"]) for run in results["runs"] if run["library"]}
@@ -28,15 +28,34 @@ def section(path: Path) -> str:
         f"One mpi4py program, timed on this engine and on mpi4py over {peers}, in turn: medians of {results['effort']['rounds']} "
         f"rounds, {results['date'][:10]}, {results['machine']}, {versions}. Sizes are what one rank contributes to one destination "
         "(float32); ping-pong is half a round trip; startup is the wall time of a program that meets in one barrier. The last column "
-        "is our time over that of the fastest peer. *Near* and *far* are the two placements of the cores under the hypervisor (a flag's "
-        f"round trip below 0.2 us, above 0.25 us); in this run {' and '.join(came) or 'neither'} came up.",
+        "is a floor: what two processes take on near cores that hand as many bytes over through a ring in shared memory, and do nothing "
+        "else (`benchmarks/ring_floor.py`); the one before is our time over that of the fastest peer. *Near* and *far* are the two "
+        "placements of the cores under the hypervisor (a flag's round trip below 0.2 us, above 0.25 us); in this run "
+        f"{' and '.join(came) or 'neither'} came up.",
         "",
-        *report.markdown(rows),
+        *with_floors(list(report.markdown(rows)), rows, floors),
         "",
         f"The table comes from [`{path.relative_to(ROOT)}`]({path.relative_to(ROOT)}) by `benchmarks/render.py`; how it is measured: "
         "[docs/how_to/tuning.md](docs/how_to/tuning.md).",
     ]
     return "\n".join(lines) + "\n"
+
+
+def with_floors(lines: list[str], rows: list[summary.Row], floors: dict[tuple[str, int], float]) -> list[str]:
+    """Return the lines of a table with another column."""
+    cells = [
+        floors.get((row.point.case, row.point.nbytes)) if row.placement == "near" and row.point.nranks == 2 else None
+        for row in rows
+    ]
+    more = [" floor, us |", "---:|", *(" - |" if cell is None else f" {cell:.2f} |" for cell in cells)]
+    return [line + end for line, end in zip(lines, more, strict=True)]
+
+
+def floor(path: Path) -> dict[tuple[str, int], float]:
+    """Return the least time of a file of ``ring_floor.py``, for the cases that copy as much."""
+    found = json.loads(path.read_text())
+    least = min(row["us"] for row in found["rows"] if "ring KiB" in row)
+    return {(case, found["bytes"]): least for case in (("allgather", "alltoall") if found["swap"] else ("pingpong",))}
 
 
 def short(library: str) -> str:
@@ -46,7 +65,8 @@ def short(library: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    text = section(Path(arguments[0]).resolve())
+    files = [Path(name).resolve() for name in arguments if not name.startswith("-")]
+    text = section(files[0], {case: us for path in files[1:] for case, us in floor(path).items()})
     if "--print" in arguments:
         print(text)
         return
