@@ -106,7 +106,7 @@ def summarize(runs: Iterable[dict[str, Any]]) -> list[Row]:
     for run in runs:
         for result in run["results"]:
             point = Point(result["case"], result["bytes"], result["ranks"])
-            placement = run["placement"] if point.nranks in (2, 3, 4) and point.case != "startup" else "any"
+            placement = run["placement"] if point.has_placement else "any"
             times[point, placement][run["side"]].append(result["us"])
     steady = {point for point, placement in times if placement != MIXED}
     rows = []

@@ -72,6 +72,25 @@ def test_a_side_measures_the_points_that_it_is_for(monkeypatch: pytest.MonkeyPat
     assert measured == [("all", [ALLREDUCE, ALLTOALL]), ("one", [ALLTOALL]), ("all", [PINGPONG])]
 
 
+@pytest.mark.parametrize(
+    ("trips", "point", "runs", "placement"),
+    [
+        ([0.1, 0.1], ALLREDUCE, 1, "near"),
+        ([0.1, 0.4, 0.4, 0.4], ALLREDUCE, 2, "far"),
+        ([0.1, 0.4] * 9, ALLREDUCE, 3, "mixed"),
+        ([0.1, 0.4] * 9, Point("barrier", 0, 8), 1, "mixed"),
+    ],
+)
+def test_a_run_that_a_move_of_the_cores_spoiled_is_made_again_a_few_times(
+    monkeypatch: pytest.MonkeyPatch, trips: list[float], point: Point, runs: int, placement: str
+) -> None:
+    measured, looks = [], iter(trips)
+    monkeypatch.setattr(rounds, "_carry_out", lambda run, side, batch, effort: measured.append(batch))
+    monkeypatch.setattr(rounds, "flag_round_trip", lambda: next(looks))
+    (found,) = rounds.measure([Side("one", lambda n: [], {})], [[point]], rounds.Effort(rounds=1))
+    assert (measured, found.placement, len(found.trips)) == ([[point]] * runs, placement, 2)
+
+
 def test_what_precedes_a_point_in_its_process_is_the_same_on_all_sides() -> None:
     groups = regret.group(regret.POINTS)
     assert sorted(point for group in groups for point in group) == sorted(regret.POINTS)

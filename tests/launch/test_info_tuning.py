@@ -25,7 +25,7 @@ for _ in range(12):
         ([9, 3000, 1000, 4000, 1], "direct copies: direct 1.0 us, plain 3.0 us, streamed 4.0 us; tried from transfer 1 on, of 9"),
         ([20, 1000, 3000, 0, 0], "through shared memory, plain stores: direct 3.0 us, plain 1.0 us; tried from transfer 17 on, of 20"),
         ([26, 1000, 0, 500, 2], "through shared memory, streamed stores: plain 1.0 us, streamed 0.5 us; tried from transfer 17 on, of 26"),
-        ([PERIOD + 70, 0, 0, 0, 1], f"direct copies: as rank 0 found; tried from transfer {PERIOD + 17} on, of {PERIOD + 70}"),
+        ([PERIOD + 70, 0, 0, 0, 1], f"direct copies: as rank 0 found; tried from transfer {PERIOD + 65} on, of {PERIOD + 70}"),
     ],
 )  # fmt: skip
 def test_recorded_trials_in_words(words: list[int], told: str) -> None:

@@ -111,6 +111,12 @@ def test_a_long_transfer_fills_its_pipe_and_is_judged_at_once() -> None:
     assert {way for way, is_trial in found if not is_trial} == {DIRECT}
 
 
+def test_the_first_trials_of_long_transfers_count_together() -> None:
+    """Four ranks on two cores: the one trial of a pipe in the third series is disturbed."""
+    ticks = {0: (852, 358, 1218), STARTS[1]: (143, 229, 183), STARTS[2]: (310, 276, 373)}
+    assert ways(16 << 20, STARTS[2] + FEW_TRIALS + 1, ticks)[-1] == (PIPED, False)
+
+
 def test_a_move_of_the_cores_brings_a_new_verdict() -> None:
     """Far cores first, where plain stores take five times as long; then near ones, as recorded for an allreduce of 1 MiB."""
     ticks = {0: (547, 116, 109), STARTS[2]: (64, 110, 137)}
