@@ -62,7 +62,7 @@ SHORT_ROUNDS = 4
 """Rounds up to which a collective keeps the GIL while it copies, some 10 us."""
 _PAGE = 4096
 _LOOK_AGAIN = 1024
-"""Collectives after which ranks compare the kinds of store again, some 40 us: it is for what no trial decides, and two of 64 KiB take 10."""
+"""Collectives on streams after which ranks compare the kinds of store again, by twelve swaps of 32 KiB: for all that no trial decides."""
 _PATIENCE_US, _LITTLE_PATIENCE_US = 500, 20
 LEAST_ADDRESS = 4096
 assert LARGEST_ITEM == LEAST_CHUNK
