@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from transports.shm import trial
 from transports.shm.shared import DIRECT, PIPED, STREAMED
@@ -111,10 +113,24 @@ def test_a_long_transfer_fills_its_pipe_and_is_judged_at_once() -> None:
     assert {way for way, is_trial in found if not is_trial} == {DIRECT}
 
 
-def test_the_first_trials_of_long_transfers_count_together() -> None:
-    """Four ranks on two cores: the one trial of a pipe in the third series is disturbed."""
-    ticks = {0: (852, 358, 1218), STARTS[1]: (143, 229, 183), STARTS[2]: (310, 276, 373)}
-    assert ways(16 << 20, STARTS[2] + FEW_TRIALS + 1, ticks)[-1] == (PIPED, False)
+@pytest.mark.parametrize("nbytes", [40_000, 1 << 20, FEW_FROM, 16 << 20])
+@given(st.lists(st.integers(1, 50), min_size=3, max_size=40))
+def test_a_rank_that_notes_no_times_goes_the_same_ways(nbytes: int, ticks: list[int]) -> None:
+    """One rank measures, and tells the others at each verdict; they have to go its way in every transfer before that, too."""
+    first, other = np.zeros(trial.WORDS, np.int64), np.zeros(trial.WORDS, np.int64)
+    mine, its = (trial.trial_of(table.ctypes.data, nbytes) for table in (first, other))
+    for number in range(STARTS[3] + TRIALS + 2):
+        is_told = trial.has_verdict(mine, nbytes)
+        assert is_told == trial.has_verdict(its, nbytes)
+        way = trial.next_way(mine, nbytes)
+        found = trial.next_way(its, nbytes)
+        if is_told:
+            trial.settle(mine, way)
+            trial.settle(its, way)
+        else:
+            assert found == way, number
+        if trial.is_trial(mine, nbytes):
+            trial.note_time(mine, nbytes, way, ticks[number % len(ticks)])
 
 
 def test_a_move_of_the_cores_brings_a_new_verdict() -> None:

@@ -14,7 +14,8 @@ trials a pipe with plain stores is used if it did not take over twice as long; a
 long transfers one fills what they use of a pipe, and a program may make but a few dozen: there the second trials are like later ones.
 
 A trial belongs to one rank. It may decide for that rank alone where the other side need not know; what ranks must decide
-alike is decided by one of them and published.
+alike is decided by one of them and published. Only that one notes times, which change what it has chosen: so nothing may follow from
+them before the verdict, and the trials that go as before come first, when there are no times of other ways.
 """
 
 from __future__ import annotations
@@ -36,9 +37,6 @@ _AS_BEFORE = 2
 """The first of them, which go as the transfers before."""
 PERIOD, STARTS = 8192, (0, 16, 64, *range(1024, 8192, 1024))
 """Transfers of a period, and after how many of them the trials begin anew."""
-_TOGETHER = STARTS[2]
-"""Of a period: trials of long transfers that begin up to here count together, as each kind of pipe has one of them in a row only, and ranks
-that share a core disturb it often enough."""
 _EARLY, _EARLY_MARGIN, _MARGIN = 16, 25, 10
 """Transfers of a size class up to which its trials are the first ones; by how many hundredths direct copies may take longer, and are
 chosen all the same, after those trials and after later ones."""
@@ -93,7 +91,7 @@ def next_way(trial, nbytes):  # type: ignore[no-untyped-def]
     store64(trial + TRIAL.count, count + 1)
     if count == 0:
         store64(trial + TRIAL.chosen, DIRECT)
-    if step == 0 and (trials == TRIALS or not 0 < count % PERIOD <= _TOGETHER):
+    if step == 0:
         for way in range(_NWAYS):
             store64(trial + TRIAL.least + 8 * way, 0)
     return _tried(step, trials, load64(trial + TRIAL.chosen)) if step < trials else load64(trial + TRIAL.chosen)
