@@ -61,8 +61,7 @@ ring."""
 SHORT_ROUNDS = 4
 """Rounds up to which a collective keeps the GIL while it copies, some 10 us."""
 _PAGE = 4096
-_LOOK_AGAIN = 1024
-"""Collectives on streams after which ranks compare the kinds of store again, by twelve swaps of 32 KiB: for all that no trial decides."""
+_LOOK_AGAIN = 256
 _PATIENCE_US, _LITTLE_PATIENCE_US = 500, 20
 LEAST_ADDRESS = 4096
 assert LARGEST_ITEM == LEAST_CHUNK
