@@ -24,6 +24,7 @@ T = alpha (one line transfer, 0.1-0.2 us) + (n - 1) * m * beta for m bytes read 
 from __future__ import annotations
 
 from ncclx_mpi.algorithms import ONESHOT_UPTO
+from ncclx_mpi.collectives.shm_stores import compare_stores
 from ncclx_mpi.errors import ERR_NO_MEM
 from ncclx_mpi.p2p.gil import leave_gil
 from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, FAILED, OPERATIONS, PEER, REFUSED
@@ -33,7 +34,7 @@ from numba_kernels.atomics import full_fence, load64, load_acquire, load_relaxed
 from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
-from numba_kernels.memory import allocate, allocate_lines, copy, move, write_shared
+from numba_kernels.memory import STREAM_FROM, allocate, allocate_lines, copy, move, write_shared
 from transports.shm.lane import LANE, SHM
 from transports.shm.layout import CONTROL, DEAD
 from transports.shm.slots import BIG, BIGS, DEPTH, INLINE, LINE, MID, SLOT, SUSPECTED, buffer_of, done_of, line_of, pushing_of
@@ -44,7 +45,9 @@ SCRATCH = words(
     "Scratch",
     "known published passed record streams past next_past offender own_signature its_signature "
     # non-blocking collectives (shm_schedule.py)
-    "started collected entries room first announced end linked next leaving failure keeper ahead chunks one_sided by_blocks by_edges",
+    "started collected entries room first announced end linked next leaving failure keeper ahead chunks one_sided by_blocks by_edges "
+    # how often collectives came by in which stores may be compared (shm_stores.py), and how often they were
+    "swaps compared",
     start=COMM.scratch,
 )
 """Private words of a communicator: see the module's text for ``known`` and ``past``; ``published`` is the last collective whose line
@@ -66,6 +69,8 @@ NO_MEMORY = FAILED + ERR_NO_MEM
 """Code of the failure of a collective that finds no memory to work in."""
 KEEP_GIL = 128 << 10
 """Bytes up to which a collective keeps the GIL while it copies, some 10 us."""
+_LOOK_AGAIN = 4096
+"""Collectives with payloads worth a comparison, from one comparison of stores to the next."""
 _KIND_MASK = (1 << 8) - 1
 AHEAD = 1 << 7
 """Flag of a kind: the non-blocking collective by direct copies, which does not meet the blocking one."""
@@ -306,7 +311,28 @@ def begin(comm, signature, address, nbytes):  # type: ignore[no-untyped-def]
     if number < 0:
         return number
     publish_payload(comm, number, address, nbytes)
+    if bytes_of(signature) >= STREAM_FROM and _is_swap(kind_of(signature)) != 0:
+        code = _look_at_placement(comm, number, signature)
+        if code != 0:
+            return -end(comm, number, code)
     return number
+
+
+@kernel("int64(int64)")
+def _is_swap(kind):  # type: ignore[no-untyped-def]
+    """Whether all ranks wait for all in a collective, with as many bytes."""
+    return 1 if kind in (ALLREDUCE, ALLTOALL, ALLGATHER, REDUCE_SCATTER) else 0
+
+
+@kernel("int64(int64, int64, int64)")
+def _look_at_placement(comm, number, signature):  # type: ignore[no-untyped-def]
+    """Now and then compare the kinds of store. 0 or the code of a failure."""
+    neighbour, swaps = load64(comm + COMM.rank) ^ 1, load64(comm + SCRATCH.swaps) + 1
+    store64(comm + SCRATCH.swaps, swaps)
+    if swaps % _LOOK_AGAIN != 0 or neighbour >= load64(comm + COMM.size):
+        return 0
+    code = arrive(comm, neighbour, number, signature)
+    return code if code != 0 else compare_stores(comm, comm + SCRATCH.compared)
 
 
 @kernel("void(int64, int64, int64, int64)")

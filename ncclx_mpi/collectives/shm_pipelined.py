@@ -21,7 +21,8 @@ from __future__ import annotations
 from ncclx_mpi.algorithms import LARGEST_ITEM
 from ncclx_mpi.collectives.cma_tuning import WAYS
 from ncclx_mpi.collectives.shm_oneshot import SCRATCH, begin, bytes_of, check_line, check_signature, end
-from ncclx_mpi.p2p.layout import COMM, ENGINE
+from ncclx_mpi.collectives.shm_stores import compare_stores
+from ncclx_mpi.p2p.layout import COMM
 from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, store_relaxed, store_release
 from numba_kernels.jit import kernel
@@ -35,9 +36,7 @@ from transports.shm.slots import (
     RING,
     SHARED_BYTES,
     SLOT,
-    bounce_of,
     give_place,
-    judged_blocks,
     map_read,
     map_written,
     place_of,
@@ -50,7 +49,6 @@ from transports.shm.slots import (
     split_posted,
     split_ring,
 )
-from transports.shm.store_kind import COUNTED, better_stores
 
 STREAM_LANDING_FROM = 12 << 20
 """Bytes of a result from which it is written past the caches, since it would not stay in them anyway."""
@@ -62,7 +60,6 @@ SHORT_ROUNDS = 4
 """Rounds up to which a collective keeps the GIL while it copies, some 10 us."""
 _PAGE = 4096
 _LOOK_AGAIN = 256
-_PATIENCE_US, _LITTLE_PATIENCE_US = 500, 20
 LEAST_ADDRESS = 4096
 assert LARGEST_ITEM == LEAST_CHUNK
 """What the ``take`` functions return below this is the code of a failure."""
@@ -76,7 +73,7 @@ def begin_streams(comm, signature):  # type: ignore[no-untyped-def]
     count = load64(comm + SCRATCH.streams) + 1
     store64(comm + SCRATCH.streams, count)
     if number > 0 and count % _LOOK_AGAIN == 1:
-        code = _look_at_placement(comm, count)
+        code = compare_stores(comm, comm + SCRATCH.compared)
         if code != 0:
             return -end(comm, number, code)
     return number
@@ -88,31 +85,6 @@ def note_bulk(comm):  # type: ignore[no-untyped-def]
     slot = load64(comm + COMM.slot)
     if load_relaxed(slot + SLOT.bulk) == 0:
         store_relaxed(slot + SLOT.bulk, 1)
-
-
-@kernel("int64(int64, int64)")
-def _look_at_placement(comm, count):  # type: ignore[no-untyped-def]
-    """Compare the kinds of store with the neighbour anew, and choose the faster one.
-
-    The host moves cores between placements while a job runs. All ranks come by here in the same collectives, so
-    the neighbour answers. Where ranks share cores it may not be running: then there is less patience, and the choice stays.
-    """
-    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
-    engine, neighbour = load64(comm + COMM.engine), rank ^ 1
-    if neighbour >= size:
-        return 0
-    mine, theirs = bounce_of(slot, size, rank), bounce_of(slot, size, neighbour)
-    first = count * COUNTED
-    store_release(mine, first)
-    code = wait_word(comm, theirs, first, slot + SLOT.broken)
-    if code != 0:
-        return code
-    patience = load64(engine + ENGINE.ticks_per_us) * (_PATIENCE_US if load64(engine + ENGINE.spins) > 1 else _LITTLE_PATIENCE_US)
-    block, its_block = judged_blocks(slot, size, rank), judged_blocks(slot, size, neighbour)
-    found = better_stores(mine, theirs, first, patience, block, its_block)
-    if found >= 0 and load64(engine + SHM.stores_fixed) == 0:
-        store64(engine + SHM.streamed, found)
-    return 0
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")

@@ -17,7 +17,7 @@ from numba_kernels.memory import allocate, copy_lines, fill, release, write_shar
 from transports.shm.arena import Arena
 from transports.shm.layout import BULK, HEADER
 
-BLOCK = 32 << 10
+BLOCK = 4 << 10
 """Bytes that are written and read to compare the kinds of store."""
 _ROUNDS = 6
 COUNTED = 2 * (_ROUNDS + 2)
