@@ -4,7 +4,7 @@
 
     rank 0:  line {number, signature, payload}  --.      every rank writes its own line (release) and reads those
     rank 1:  line {number, signature, payload}  --+-->   of the ranks it needs (acquire), in rank order;
-    rank 2:  line {number, signature, payload}  --'      payloads over 48 bytes stand in the rank's buffer in the slot
+    rank 2:  line {number, signature, payload}  --'      payloads over 48 bytes stand in the rank's memory in the slot
 
 A collective is :func:`begin` (publish), :func:`arrive` for each rank that is needed, :func:`end`; one in which a rank neither gives nor needs
 anything is :func:`pass_by`. Ranks whose buffers are device memory may propose it for the devices first (:mod:`ncclx_mpi.device.board`), which
@@ -14,7 +14,7 @@ an error instead of a hang. With it goes the *past*, a few bits into which the c
 ranks that both take themselves for the root of a bcast never look at each other in it, and whoever looks at either later finds out.
 Words, writers and memory orders: :mod:`transports.shm.slots`.
 
-Ranks that need nobody (the root of a bcast, the leaves of a gather) run ahead by up to 16 collectives, two with a payload over 2 KiB:
+Ranks that need nobody (the root of a bcast, the leaves of a gather) run ahead by up to 16 collectives, at first by two with over 2 KiB:
 ``known`` is the collective that all ranks are known to have finished, looked up again only when it is too old. A collective in which
 all wait for all teaches it for nothing.
 
@@ -30,14 +30,29 @@ from ncclx_mpi.p2p.gil import leave_gil
 from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, FAILED, OPERATIONS, PEER, REFUSED
 from ncclx_mpi.p2p.progress import trace_begin, trace_end
 from ncclx_mpi.p2p.waiting import wait_word
-from numba_kernels.atomics import full_fence, load64, load_acquire, load_relaxed, pause, store64, store_release
+from numba_kernels.atomics import full_fence, load64, load_acquire, load_relaxed, pause, store64, store_relaxed, store_release
 from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
-from numba_kernels.memory import STREAM_FROM, allocate, allocate_lines, copy, move, write_shared
+from numba_kernels.memory import STREAM_FROM, allocate, allocate_lines, copy, move, take_pages, write_shared
 from transports.shm.lane import LANE, SHM
 from transports.shm.layout import CONTROL, DEAD
-from transports.shm.slots import BIG, BIGS, DEPTH, INLINE, LINE, MID, SLOT, SUSPECTED, buffer_of, done_of, line_of, pushing_of
+from transports.shm.slots import (
+    BIG,
+    BIGS,
+    DEPTH,
+    INLINE,
+    LINE,
+    MID,
+    SLOT,
+    SUSPECTED,
+    big_bytes,
+    big_ring,
+    buffer_of,
+    done_of,
+    line_of,
+    pushing_of,
+)
 
 assert BIG == ONESHOT_UPTO
 
@@ -47,7 +62,9 @@ SCRATCH = words(
     # non-blocking collectives (shm_schedule.py)
     "started collected entries room first announced end linked next leaving failure keeper ahead chunks one_sided by_blocks by_edges "
     # how often collectives came by in which stores may be compared (shm_stores.py), and how often they were
-    "swaps compared",
+    "swaps compared "
+    # payloads over MID that this rank has given room, where the next one goes, and a bit for each rank whose big ring it has mapped
+    "bigs next_big bigs_mapped",
     start=COMM.scratch,
 )
 """Private words of a communicator: see the module's text for ``known`` and ``past``; ``published`` is the last collective whose line
@@ -69,6 +86,8 @@ NO_MEMORY = FAILED + ERR_NO_MEM
 """Code of the failure of a collective that finds no memory to work in."""
 KEEP_GIL = 128 << 10
 """Bytes up to which a collective keeps the GIL while it copies, some 10 us."""
+_FEW_BIGS = 64
+"""Payloads over `MID` bytes before a rank uses all of its big ring."""
 _LOOK_AGAIN = 4096
 """Collectives with payloads worth a comparison, from one comparison of stores to the next."""
 _KIND_MASK = (1 << 8) - 1
@@ -264,14 +283,58 @@ def claim(comm, signature, nbytes):  # type: ignore[no-untyped-def]
     if code != 0:
         return -code
     number = load64(comm + COMM.sequence) + 1
-    needed = number - (DEPTH if nbytes <= MID else BIGS)
+    needed = number - in_flight(comm, nbytes)
     if load64(comm + SCRATCH.known) < needed:
         code = _look_up_known(comm, needed)
         if code != 0:
             give_up(comm, code)
             return -code
     publish_passed(comm, number)
+    if nbytes > MID:
+        give_room(comm, number, nbytes)
     return number
+
+
+@kernel("int64(int64)")
+def _uses_big_ring(comm):  # type: ignore[no-untyped-def]
+    """Whether the next payload over `MID` bytes goes anywhere in the big ring of this rank, not to one of two places at its beginning."""
+    return 1 if load64(comm + SCRATCH.bigs) >= _FEW_BIGS and big_bytes(load64(comm + COMM.size)) > BIGS * BIG else 0
+
+
+@kernel("int64(int64, int64)")
+def in_flight(comm, nbytes):  # type: ignore[no-untyped-def]
+    """How many collectives may be under way at once, if the last one has `nbytes` of payload."""
+    return DEPTH if nbytes <= MID or _uses_big_ring(comm) != 0 else BIGS
+
+
+@kernel("void(int64, int64, int64)")
+def give_room(comm, number, nbytes):  # type: ignore[no-untyped-def]
+    """Choose where in the big ring of this rank the payload of collective `number` stands, over `MID` bytes, and say so in its line.
+
+    The first payloads take two places in turn, so that a program with few of them touches few pages; then the ring's pages are taken at once.
+    """
+    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
+    place = (number & (BIGS - 1)) * BIG
+    if _uses_big_ring(comm) != 0:
+        if load64(comm + SCRATCH.next_big) == 0:
+            store_relaxed(slot + SLOT.bulk, 1)
+            _map_big_ring(comm, rank)
+            store64(comm + SCRATCH.next_big, BIGS * BIG)
+        place = load64(comm + SCRATCH.next_big)
+        if place + nbytes > big_bytes(size):
+            place = 0
+        store64(comm + SCRATCH.next_big, place + ((nbytes + 63) & ~63))
+    store64(comm + SCRATCH.bigs, load64(comm + SCRATCH.bigs) + 1)
+    store64(line_of(slot, rank, number) + LINE.payload, place)
+
+
+@kernel("void(int64, int64)")
+def _map_big_ring(comm, writer):  # type: ignore[no-untyped-def]
+    """Take all pages of the big ring of rank `writer`, once."""
+    mapped, size = load64(comm + SCRATCH.bigs_mapped), load64(comm + COMM.size)
+    if mapped >> writer & 1 == 0:
+        store64(comm + SCRATCH.bigs_mapped, mapped | 1 << writer)
+        take_pages(big_ring(load64(comm + COMM.slot), size, writer), big_bytes(size))
 
 
 @kernel("int64(int64, int64, int64)")
@@ -340,8 +403,7 @@ def publish_payload(comm, number, address, nbytes):  # type: ignore[no-untyped-d
     """Write the payload of collective `number`, whose line and buffer are this rank's to write, and announce it."""
     slot, rank = load64(comm + COMM.slot), load64(comm + COMM.rank)
     if nbytes > INLINE:
-        streamed = load64(load64(comm + COMM.engine) + SHM.streamed)
-        write_shared(buffer_of(slot, load64(comm + COMM.size), rank, number, nbytes), address, nbytes, streamed)
+        write_shared(payload(comm, rank, number, nbytes), address, nbytes, load64(load64(comm + COMM.engine) + SHM.streamed))
     elif nbytes == 8:
         store64(line_of(slot, rank, number) + LINE.payload, load64(address))
     elif nbytes > 0:
@@ -449,11 +511,17 @@ def judge(comm, other, signature, its):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64, int64, int64)")
 def payload(comm, other, number, nbytes):  # type: ignore[no-untyped-def]
-    """Where the `nbytes` of payload of rank `other` stand."""
-    slot = load64(comm + COMM.slot)
+    """Where the `nbytes` of payload of rank `other` stand, or are to be written by this rank."""
+    slot, size = load64(comm + COMM.slot), load64(comm + COMM.size)
+    words = line_of(slot, other, number) + LINE.payload
     if nbytes <= INLINE:
-        return line_of(slot, other, number) + LINE.payload
-    return buffer_of(slot, load64(comm + COMM.size), other, number, nbytes)
+        return words
+    if nbytes <= MID:
+        return buffer_of(slot, size, other, number)
+    place = load64(words)
+    if place >= BIGS * BIG:
+        _map_big_ring(comm, other)
+    return big_ring(slot, size, other) + place
 
 
 @kernel("int64(int64, int64, int64)")

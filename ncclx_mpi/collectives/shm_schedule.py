@@ -57,7 +57,9 @@ from ncclx_mpi.collectives.shm_oneshot import (
     SCATTER,
     SCRATCH,
     arrive,
+    give_room,
     give_up,
+    in_flight,
     note_known,
     open_record,
     payload,
@@ -80,7 +82,7 @@ from numba_kernels.calls import call_step
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import copy, copy_lines, move, release
-from transports.shm.slots import BIGS, DEPTH, LINE, MID, SLOT, done_of, give_back, line_of
+from transports.shm.slots import LINE, MID, SLOT, done_of, give_back, line_of
 
 ENTRY = words(
     "Entry",
@@ -401,7 +403,7 @@ def describe_scan(comm, entry, send, recv, count, itemsize, fn, exclusive):  # t
 def _publish(comm, entry):  # type: ignore[no-untyped-def]
     """Publish an entry if its line and buffer are this rank's to write: 1 if it is published, 0, or minus the code of a failure."""
     number, nbytes = load64(entry + ENTRY.number), load64(entry + ENTRY.published)
-    needed = number - (DEPTH if nbytes <= MID else BIGS)
+    needed = number - in_flight(comm, nbytes)
     if load64(comm + SCRATCH.known) < needed:
         code = note_known(comm)
         if code != 0:
@@ -409,6 +411,8 @@ def _publish(comm, entry):  # type: ignore[no-untyped-def]
         if load64(comm + SCRATCH.known) < needed:
             return 0
     publish_passed(comm, number)
+    if nbytes > MID:
+        give_room(comm, number, nbytes)
     way = load64(entry + ENTRY.way)
     line = line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number)
     store64(line + LINE.signature, load64(entry + ENTRY.signature) | load64(entry + ENTRY.past))

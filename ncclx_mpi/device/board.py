@@ -81,7 +81,7 @@ def _propose(comm, signature, descriptor, nbytes):  # type: ignore[no-untyped-de
         slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
         line = line_of(slot, rank, number)
         store64(line + LINE.proposed_signature, signature | load64(comm + SCRATCH.next_past))
-        copy(buffer_of(slot, size, rank, number, MID), descriptor, nbytes)
+        copy(buffer_of(slot, size, rank, number), descriptor, nbytes)
         store_release(line + LINE.proposed, number)
     return number
 
@@ -131,7 +131,7 @@ def meet(comm, kind, root, given, descriptor, nbytes, table):  # type: ignore[no
             return 0
         if code != 0:
             return -end(comm, number, code)
-        copy(table + other * nbytes, buffer_of(slot, size, other, number, MID), nbytes)
+        copy(table + other * nbytes, buffer_of(slot, size, other, number), nbytes)
     full_fence()  # who refused may have used its buffer again: a descriptor counts if there was no refusal after it was read
     if _is_refused(comm, number) != 0:
         _step_aside(comm, number)

@@ -45,8 +45,8 @@ def regions(size: int) -> list[tuple[int, int]]:
             places.append((slots.shared_consumed(0, size, writer, reader), slots.READ.total))
             places.append((slots.split_ring(0, size, writer, reader), slots.split_bytes(size, slots.SPLIT_BYTES)))
     for rank in ranks:
-        places += [(slots.buffer_of(0, size, rank, number, slots.MID), slots.MID) for number in range(slots.DEPTH)]
-        places += [(slots.buffer_of(0, size, rank, number, slots.BIG), slots.BIG) for number in range(slots.BIGS)]
+        places += [(slots.buffer_of(0, size, rank, number), slots.MID) for number in range(slots.DEPTH)]
+        places.append((slots.big_ring(0, size, rank), slots.big_bytes(size)))
         places.append((slots.shared_ring(0, size, rank), slots.SHARED_BYTES))
         places.append((slots.judged_blocks(0, size, rank), slots.JUDGED_BYTES))
     return sorted(places)

@@ -3,14 +3,15 @@
 ::
 
     | header | device words: 16 x 256 B | lines: rank x 16 x 128 B | done, bounce: rank | posted, consumed: ring counters |
-    | mid: rank x 16 x 2 KiB | big: rank x 2 x 16 KiB | shared rings, blocks to judge stores by: rank | split rings: rank x destination |
+    | mid: rank x 16 x 2 KiB | big rings: rank | shared rings, blocks to judge stores by: rank | split rings: rank x destination |
 
 *Lines* carry small collectives: line ``q % 16`` of a rank announces its part in collective number ``q`` of the communicator;
 up to 48 bytes of payload stand in the line itself, so that they cost the one line transfer that the announcement costs anyway.
-Longer payloads stand in *mid* (16 buffers) or *big* (2 buffers) of the rank. *Shared rings* are written by their rank and read by all
-others, *split rings* are cut into one stream for each destination; both move bulk data in chunks, four in flight. A chunk stands in its
-ring behind the one before, so that a line is written again when it was read long ago (:mod:`transports.shm.bulk` says why that matters), and
-the writer says where, beside its counter. *Device words* are a page of their own, so that it can be pinned: streams of GPUs write them.
+Longer payloads stand in *mid* (16 buffers) or in the *big ring* of the rank, which says in its line where. *Shared rings* are written by
+their rank and read by all others, *split rings* are cut into one stream for each destination; both move bulk data in chunks, four in flight.
+What stands in a ring stands behind what came before, so that a line is written again when it was read long ago (:mod:`transports.shm.bulk`
+says why that matters); of a chunk the writer says where beside its counter. *Device words* are a page of their own, so that it can be pinned:
+streams of GPUs write them.
 
 =====================  ==============  ===============  =====================================================================
 word                   written by      polled by        order and meaning
@@ -34,8 +35,8 @@ word                   written by      polled by        order and meaning
 =====================  ==============  ===============  =====================================================================
 
 Whoever writes into a buffer that it used before must know that its readers are done with it: of a line or mid buffer those of collective
-``q - 16``, of a big buffer ``q - 2``, of a ring chunk those of chunk ``k - 4``. Ranks in rooted collectives run ahead of each other, so
-double buffering alone would not do.
+``q - 16``, of a place in a big ring those too, or of ``q - 2`` while only its first 32 KiB are used, of a ring chunk those of chunk
+``k - 4``. Ranks in rooted collectives run ahead of each other, so double buffering alone would not do.
 
 Every offset is a function of the communicator's size; a slot has room for a communicator of all ranks of the node. Untouched
 pages of the file do not exist, so only what is used costs memory.
@@ -66,11 +67,13 @@ DEPTH = 16
 MID = 2 << 10
 BIG = 16 << 10
 BIGS = 2
+"""Payloads over `MID`, in flight, that a big ring has room for before all of it is used."""
 CHUNKS = 4
 SHARED_BYTES, SPLIT_BYTES = 2 << 20, 4 << 20
 """The most that is used of one rank's shared ring, and of its split one. It takes addresses only as long as it is not used, but those of all
 slots, where a user may be given few."""
-JUDGED_BYTES = 64 << 10
+JUDGED_BYTES = 8 << 10
+_BIG_RINGS, _MANY_RANKS = 2 << 20, 8
 """Behind a shared ring, for blocks by which kinds of stores are compared."""
 LEAST_CHUNK = 4 << 10
 _FEW_RANKS = 4
@@ -92,15 +95,26 @@ _WORDS_APART = 64
 _LINES_APART = 128  # the adjacent-line prefetcher takes pairs
 
 
+@kernel("int64(int64)")
+def big_bytes(size):  # type: ignore[no-untyped-def]
+    """Bytes of the big ring of each of `size` ranks.
+
+    Few ranks read a second-level cache full before a line is written again; of many, each has room for `BIGS` payloads.
+    """
+    return (
+        BIGS * BIG if size > _MANY_RANKS else _BIG_RINGS >> 2 if size > _FEW_RANKS else _BIG_RINGS >> 1 if size > 2 else _BIG_RINGS
+    )
+
+
 def slot_bytes(nranks: int) -> int:
     """Bytes of a slot for communicators of up to `nranks` ranks."""
-    return max(_bytes_for(min(nranks, _FEW_RANKS)), _bytes_for(nranks))
+    return max(_bytes_for(size) for size in {*range(1, min(nranks, _MANY_RANKS) + 1), nranks})
 
 
 def _bytes_for(size: int) -> int:
     """Bytes that a communicator of `size` ranks needs."""
     fixed = _LINES + size * (DEPTH * _LINES_APART + 3 * _WORDS_APART) + 3 * size * size * _WORDS_APART
-    buffers = size * (DEPTH * MID + BIGS * BIG)
+    buffers = size * (DEPTH * MID + int(big_bytes(size)))
     split = max(SPLIT_BYTES if size <= _FEW_RANKS else SPLIT_BYTES // 2, size * _IN_RING * LEAST_CHUNK)
     return -(-fixed // _PAGE) * _PAGE + buffers + size * (SHARED_BYTES + JUDGED_BYTES + split)
 
@@ -180,24 +194,27 @@ def _buffers(slot, size):  # type: ignore[no-untyped-def]
     return slot + (counted + _PAGE - 1) // _PAGE * _PAGE
 
 
-@kernel("int64(int64, int64, int64, int64, int64)")
-def buffer_of(slot, size, rank, number, nbytes):  # type: ignore[no-untyped-def]
-    """Where `rank` puts the `nbytes` of collective `number`: more than `INLINE`, at most `BIG`."""
-    first = _buffers(slot, size)
-    if nbytes <= MID:
-        return first + (rank * DEPTH + (number & (DEPTH - 1))) * MID
-    return first + size * DEPTH * MID + (rank * BIGS + (number & (BIGS - 1))) * BIG
+@kernel("int64(int64, int64, int64, int64)")
+def buffer_of(slot, size, rank, number):  # type: ignore[no-untyped-def]
+    """Where `rank` puts the payload of collective `number`: more than `INLINE`, at most `MID` bytes."""
+    return _buffers(slot, size) + (rank * DEPTH + (number & (DEPTH - 1))) * MID
 
 
 @kernel("int64(int64, int64)")
 def _bulk(slot, size):  # type: ignore[no-untyped-def]
-    return _buffers(slot, size) + size * (DEPTH * MID + BIGS * BIG)
+    return _buffers(slot, size) + size * DEPTH * MID
+
+
+@kernel("int64(int64, int64, int64)")
+def big_ring(slot, size, writer):  # type: ignore[no-untyped-def]
+    """Memory of the big ring of `writer`: `big_bytes`."""
+    return _bulk(slot, size) + writer * big_bytes(size)
 
 
 @kernel("int64(int64, int64, int64)")
 def shared_ring(slot, size, writer):  # type: ignore[no-untyped-def]
     """Memory of the shared ring of `writer`: `SHARED_BYTES`."""
-    return _bulk(slot, size) + writer * (SHARED_BYTES + JUDGED_BYTES)
+    return big_ring(slot, size, size) + writer * (SHARED_BYTES + JUDGED_BYTES)
 
 
 @kernel("int64(int64, int64, int64)")
