@@ -13,6 +13,7 @@ from transports.shm.lane import (
     credit,
     credited,
     next_line,
+    payload_of,
     send,
     send_eager,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "credited",
     "kind_of",
     "next_line",
+    "payload_of",
     "send",
     "send_eager",
     "tag_of",

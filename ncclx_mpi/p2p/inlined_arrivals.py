@@ -17,12 +17,12 @@ from transports.messages import EAGER
 @kernel("int64(int64, int64, int64)")
 def _arrive(engine, peer, line):  # type: ignore[no-untyped-def]
     """Take the message at `line`: 1, or 0 if it has to stay."""
-    kind, payload = kind_of(line), line + MESSAGE.payload
+    kind, words = kind_of(line), line + MESSAGE.payload
     context, tag, nbytes = load64(line + MESSAGE.context), tag_of(line), load64(line + MESSAGE.nbytes)
     if kind == EAGER:
-        first_bytes, rest = inlined.bytes_before_the_wrap(engine, peer, line), inlined.beginning_of(peer)
-        return arrive_eager(engine, peer, context, tag, nbytes, payload, first_bytes, rest)
-    first, second, third = load64(payload), load64(payload + 8), load64(payload + 16)
+        payload, first_bytes = inlined.payload_of(engine, peer, line), inlined.bytes_before_the_wrap(engine, peer, line)
+        return arrive_eager(engine, peer, context, tag, nbytes, payload, first_bytes, inlined.beginning_of(peer))
+    first, second, third = load64(words), load64(words + 8), load64(words + 16)
     return arrive_control(engine, peer, kind, context, tag, nbytes, first, second, third)
 
 

@@ -10,7 +10,7 @@ A *lane* is both directions between this rank and a peer of its node. Its words 
 underscore compiled into itself (:mod:`ncclx_mpi.p2p.inlined`), but for ``poll``, in place of which
 :mod:`ncclx_mpi.p2p.inlined_arrivals` has a loop of its own that calls nothing by address.
 
-Cost: see :mod:`transports.shm.ring`.
+Cost: see :mod:`transports.shm.ring`, and :mod:`transports.shm.side` for payloads over 1 KiB.
 """
 
 from __future__ import annotations
@@ -19,9 +19,24 @@ from numba_kernels.atomics import load64, load_relaxed, store64, store_relaxed
 from numba_kernels.calls import call_message
 from numba_kernels.jit import kernel
 from numba_kernels.layout import LINE, WORD, words
+from numba_kernels.memory import take_pages, write_shared
 from transports.messages import EAGER, ENGINE_WORDS, PEER_WORDS
 from transports.shm.layout import RING
-from transports.shm.ring import KIND_BITS, MESSAGE, consume, kind_of, lines_for, peek, push, push_control, room, tag_of
+from transports.shm.ring import (
+    ASIDE,
+    KIND_BITS,
+    MESSAGE,
+    consume,
+    is_aside,
+    kind_of,
+    lines_for,
+    peek,
+    push,
+    push_control,
+    room,
+    tag_of,
+)
+from transports.shm.side import SIDE_FROM, consume_side, end_at, place_at, side_of, side_room
 
 SHM = words(
     "Shm",
@@ -30,17 +45,24 @@ SHM = words(
     # where things are
     "first_lane lanes lane_stride arena heap_first heap_last "
     # `streamed`: bytes for peers are written past the caches; `stores_fixed`: the user has chosen that, else it is tried anew now and then
-    "key ring_lines streamed stores_fixed ticks_per_us "
+    "key ring_lines side_bytes streamed stores_fixed ticks_per_us "
     # transfers under way, when one of them has moved, and receives that wait for a pipe (bulk.py)
     "active_count moved_at active_first starved_first starved_last bulk_free*4 first_pipe pipe_bytes "
     # a word by which peers make sure that a process is this rank; AUTO, PIPED or DIRECT; trials of the ways by size (shared.py, trial.py)
     "token copies trials*80",
 )
-LANE = words("Lane", "outbox tail seen_consumed control token reach mapped | inbox head published")
+LANE = words(
+    "Lane",
+    "outbox tail seen_consumed control token reach mapped wides | inbox head published side_head side_published side_tail side_seen",
+)
 """``control``: the peer's ``CONTROL`` block; ``token``: what stands where the peer says in it; ``reach``: whether the kernel copies between
-the two processes, once that is known; ``mapped``: a bit for each pipe of the peer whose pages this process has."""
+the two processes, once that is known; ``mapped``: a bit for each pipe of the peer whose pages this process has; ``wides``: messages over
+`SIDE_FROM` bytes that were sent before they went aside. Of the side rings: ``side_tail``, ``side_seen`` of the sender; ``side_head``,
+``side_published`` of the receiver."""
 assert SHM.total <= ENGINE_WORDS * WORD and LANE.total <= PEER_WORDS * WORD
 
+_FEW_WIDES = 32
+"""Messages over `SIDE_FROM` bytes to a peer before such messages go aside, for which both take all pages of a side ring."""
 MESSAGES_A_TURN = 64
 """Of one peer, before the next one has its turn."""
 
@@ -48,6 +70,8 @@ MESSAGES_A_TURN = 64
 @kernel("int64(int64, int64, int64, int64, int64, int64)")
 def send_eager(engine, lane, context, tag, nbytes, address):  # type: ignore[no-untyped-def]
     """Write a message with its `nbytes` of payload into the peer's ring; 1, or 0 if there is no room."""
+    if nbytes > SIDE_FROM and _goes_aside(engine, lane) != 0:
+        return _send_aside(engine, lane, context, tag, nbytes, address)
     ring, ring_lines = load64(lane + LANE.outbox), load64(engine + SHM.ring_lines)
     tail, lines = load64(lane + LANE.tail), lines_for(nbytes)
     consumed = room(ring, ring_lines, tail, load64(lane + LANE.seen_consumed), lines)
@@ -59,6 +83,39 @@ def send_eager(engine, lane, context, tag, nbytes, address):  # type: ignore[no-
     )  # fmt: skip
     store64(lane + LANE.seen_consumed, consumed)
     store64(lane + LANE.tail, tail + lines)
+    return 1
+
+
+@kernel("int64(int64, int64)")
+def _goes_aside(engine, lane):  # type: ignore[no-untyped-def]
+    """Whether a message to a peer that gets many over `SIDE_FROM` bytes goes aside; counts those before."""
+    wides = load64(lane + LANE.wides)
+    if load64(engine + SHM.side_bytes) == 0 or wides >= _FEW_WIDES:
+        return load64(engine + SHM.side_bytes)
+    store64(lane + LANE.wides, wides + 1)
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def _send_aside(engine, lane, context, tag, nbytes, address):  # type: ignore[no-untyped-def]
+    """As :func:`send_eager`, with the payload in the side ring."""
+    ring, ring_lines, side_bytes = load64(lane + LANE.outbox), load64(engine + SHM.ring_lines), load64(engine + SHM.side_bytes)
+    side, tail = side_of(ring, ring_lines), load64(lane + LANE.tail)
+    if load64(lane + LANE.side_tail) == 0:
+        take_pages(side, side_bytes)
+    position = place_at(load64(lane + LANE.side_tail), nbytes, side_bytes)
+    consumed = room(ring, ring_lines, tail, load64(lane + LANE.seen_consumed), 1)
+    side_consumed = side_room(ring, end_at(position, nbytes), load64(lane + LANE.side_seen), side_bytes)
+    if consumed < 0 or side_consumed < 0:
+        return 0
+    write_shared(side + (position & (side_bytes - 1)), address, nbytes, load64(engine + SHM.streamed))
+    push_control(
+        ring, ring_lines, load64(engine + SHM.key), tail, context, (tag << KIND_BITS) | ASIDE | EAGER, nbytes, position, 0, 0
+    )
+    store64(lane + LANE.seen_consumed, consumed)
+    store64(lane + LANE.tail, tail + 1)
+    store64(lane + LANE.side_seen, side_consumed)
+    store64(lane + LANE.side_tail, end_at(position, nbytes))
     return 1
 
 
@@ -98,8 +155,24 @@ def next_line(engine, lane):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64)")
+def payload_of(engine, lane, line):  # type: ignore[no-untyped-def]
+    """Address of the payload of the message at `line`."""
+    return line + MESSAGE.payload if is_aside(line) == 0 else _side_payload(engine, lane, line)
+
+
+@kernel("int64(int64, int64, int64)")
+def _side_payload(engine, lane, line):  # type: ignore[no-untyped-def]
+    side, side_bytes = side_of(load64(lane + LANE.inbox), load64(engine + SHM.ring_lines)), load64(engine + SHM.side_bytes)
+    if load64(lane + LANE.side_head) == 0:
+        take_pages(side, side_bytes)
+    return side + (load64(line + MESSAGE.payload) & (side_bytes - 1))
+
+
+@kernel("int64(int64, int64, int64)")
 def bytes_before_the_wrap(engine, lane, line):  # type: ignore[no-untyped-def]
-    """Bytes of the payload of the message at `line` that lie there; the rest is at the ring's beginning, :func:`beginning_of`."""
+    """Bytes of the payload of the message at `line` that lie at :func:`payload_of`; the rest is at :func:`beginning_of`."""
+    if is_aside(line) != 0:
+        return load64(line + MESSAGE.nbytes)
     end = beginning_of(lane) + load64(engine + SHM.ring_lines) * LINE
     return min(load64(line + MESSAGE.nbytes), end - line - MESSAGE.payload)
 
@@ -113,19 +186,31 @@ def beginning_of(lane):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64, int64)")
 def consume_line(engine, lane, line):  # type: ignore[no-untyped-def]
     """Go on behind the message at `line`, which was taken."""
-    lines = lines_for(load64(line + MESSAGE.nbytes) if kind_of(line) == EAGER else 0)
-    ring, head = load64(lane + LANE.inbox), load64(lane + LANE.head) + lines
+    ring, lines = load64(lane + LANE.inbox), 1
+    if is_aside(line) != 0:
+        _consume_side(engine, lane, line)
+    elif kind_of(line) == EAGER:
+        lines = lines_for(load64(line + MESSAGE.nbytes))
+    head = load64(lane + LANE.head) + lines
     store64(lane + LANE.head, head)
     store64(lane + LANE.published, consume(ring, load64(engine + SHM.ring_lines), head, load64(lane + LANE.published)))
+
+
+@kernel("void(int64, int64, int64)")
+def _consume_side(engine, lane, line):  # type: ignore[no-untyped-def]
+    head = end_at(load64(line + MESSAGE.payload), load64(line + MESSAGE.nbytes))
+    published = consume_side(load64(lane + LANE.inbox), head, load64(lane + LANE.side_published), load64(engine + SHM.side_bytes))
+    store64(lane + LANE.side_head, head)
+    store64(lane + LANE.side_published, published)
 
 
 @kernel("int64(int64, int64, int64)")
 def _hand_up(engine, lane, line):  # type: ignore[no-untyped-def]
     """Hand the message at `line` up; whether it was taken."""
     kind, payload = kind_of(line), line + MESSAGE.payload
-    first, second, third = payload, bytes_before_the_wrap(engine, lane, line), beginning_of(lane)
-    if kind != EAGER:
-        first, second, third = load64(payload), load64(payload + 8), load64(payload + 16)
+    first, second, third = load64(payload), load64(payload + 8), load64(payload + 16)
+    if kind == EAGER:
+        first, second, third = payload_of(engine, lane, line), bytes_before_the_wrap(engine, lane, line), beginning_of(lane)
     context, tag, nbytes = load64(line + MESSAGE.context), tag_of(line), load64(line + MESSAGE.nbytes)
     return call_message(load64(engine + SHM.arrive), engine, lane, kind, context, tag, nbytes, first, second, third)
 

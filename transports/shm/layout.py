@@ -37,7 +37,7 @@ from numba_kernels.layout import WORD, words
 from transports.shm.slots import slot_bytes
 
 MAGIC = 0x6E63636C785F6D70
-VERSION = 7
+VERSION = 8
 PAGE = 4096
 
 HEADER = words(
@@ -50,8 +50,9 @@ TRACE_BYTES = 64 << 10
 
 ABSENT, ALIVE, FINALIZED, DEAD = range(4)
 
-RING = words("Ring", "consumed | released | data")
-"""``consumed``: lines read (writer: the receiver); ``released``: bytes of eager payload matched (writer: the receiver)."""
+RING = words("Ring", "consumed side_consumed | released | data")
+"""Written by the receiver: ``consumed``: lines read; ``side_consumed``: bytes read of the side ring; ``released``: bytes of eager payload
+matched."""
 
 BULK = words("Bulk", "posted | consumed first next grants mapped | claimed | read | written | target wanted | data")
 """``posted``: chunks written (writer: the sender); ``consumed``: chunks read (writer: the receiver). ``first``: in which of the places for
@@ -70,6 +71,11 @@ in the middle of them, halves what one mapping can take."""
 def ring_bytes(nranks: int) -> int:
     """Data bytes of one ring: n x n of them are mapped, and each pair that talks touches its own."""
     return (64 << 10) if nranks <= 8 else (16 << 10) if nranks <= 64 else (8 << 10)
+
+
+def side_bytes(nranks: int) -> int:
+    """Bytes of the side ring behind each ring, a power of two, or 0: many ranks have none. It takes memory once a pair uses it often."""
+    return (2 << 20) if nranks <= 4 else (1 << 20) if nranks <= 8 else 0
 
 
 class ArenaPlan:
@@ -102,7 +108,7 @@ class ArenaPlan:
 
     @property
     def ring_stride(self) -> int:
-        return PAGE + ring_bytes(self.nranks)
+        return PAGE + ring_bytes(self.nranks) + side_bytes(self.nranks)
 
     @property
     def rings(self) -> int:

@@ -32,8 +32,10 @@ from transports.shm.layout import RING
 
 MESSAGE = words("Message", "stamp context tag nbytes payload*4")
 INLINE = 32
-KIND_BITS = 4
-KIND_MASK = (1 << KIND_BITS) - 1
+KIND_BITS = 5
+ASIDE = 1 << 4
+"""Flag of a kind: the payload stands in the side ring (:mod:`transports.shm.side`)."""
+_KIND_MASK = ASIDE - 1
 
 
 @kernel("int64(int64)")
@@ -108,4 +110,9 @@ def tag_of(line):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64)")
 def kind_of(line):  # type: ignore[no-untyped-def]
-    return load64(line + MESSAGE.tag) & KIND_MASK
+    return load64(line + MESSAGE.tag) & _KIND_MASK
+
+
+@kernel("int64(int64)")
+def is_aside(line):  # type: ignore[no-untyped-def]
+    return load64(line + MESSAGE.tag) & ASIDE

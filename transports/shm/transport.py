@@ -14,7 +14,7 @@ from transports.shm import bulk, lane
 from transports.shm.arena import Arena
 from transports.shm.cma import allow_peers
 from transports.shm.lane import LANE, SHM
-from transports.shm.layout import BULK_SLOTS, HEADER, ring_bytes
+from transports.shm.layout import BULK_SLOTS, HEADER, ring_bytes, side_bytes
 from transports.shm.ring import INLINE, MESSAGE
 from transports.shm.shared import AUTO, DIRECT, PIPED
 from transports.shm.store_kind import MAY_BE_DIRECT, MUST_BE_PIPED, measured
@@ -98,6 +98,7 @@ class SharedMemory(Transport):
             ("heap_last", base + plan.nbytes),
             ("key", self._key),
             ("ring_lines", self.ring_lines),
+            ("side_bytes", side_bytes(self._arena.nranks)),
             ("streamed", int(not self.is_crowded)),
             ("ticks_per_us", int(ticks_per_us())),
             ("token", self._key + self._rank),
