@@ -19,7 +19,7 @@ from numba_kernels.atomics import load64, load_relaxed, store64, store_relaxed
 from numba_kernels.calls import call_message
 from numba_kernels.jit import kernel
 from numba_kernels.layout import LINE, WORD, words
-from numba_kernels.memory import take_pages, write_shared
+from numba_kernels.memory import take_pages
 from transports.messages import EAGER, ENGINE_WORDS, PEER_WORDS
 from transports.shm.layout import RING
 from transports.shm.ring import (
@@ -32,6 +32,7 @@ from transports.shm.ring import (
     lines_for,
     peek,
     push,
+    push_aside,
     push_control,
     room,
     tag_of,
@@ -108,10 +109,10 @@ def _send_aside(engine, lane, context, tag, nbytes, address):  # type: ignore[no
     side_consumed = side_room(ring, end_at(position, nbytes), load64(lane + LANE.side_seen), side_bytes)
     if consumed < 0 or side_consumed < 0:
         return 0
-    write_shared(side + (position & (side_bytes - 1)), address, nbytes, load64(engine + SHM.streamed))
-    push_control(
-        ring, ring_lines, load64(engine + SHM.key), tail, context, (tag << KIND_BITS) | ASIDE | EAGER, nbytes, position, 0, 0
-    )
+    push_aside(
+        ring, ring_lines, load64(engine + SHM.key), tail, context, (tag << KIND_BITS) | ASIDE | EAGER, nbytes,
+        position, side + (position & (side_bytes - 1)), address, load64(engine + SHM.streamed),
+    )  # fmt: skip
     store64(lane + LANE.seen_consumed, consumed)
     store64(lane + LANE.tail, tail + 1)
     store64(lane + LANE.side_seen, side_consumed)

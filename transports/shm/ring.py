@@ -72,6 +72,21 @@ def push(ring, ring_lines, key, tail, context, tag_kind, nbytes, source, length,
     store_release(line + MESSAGE.stamp, key + tail)
 
 
+@kernel("void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
+def push_aside(ring, ring_lines, key, tail, context, tag_kind, nbytes, position, place, source, streamed):  # type: ignore[no-untyped-def]
+    """As :func:`push`, with the payload at `place`, which the receiver knows as `position`.
+
+    The line's words go first: its writer takes it back from the receiver, who polls it, while the payload is on its way.
+    """
+    line = ring + RING.data + (tail & (ring_lines - 1)) * LINE
+    store64(line + MESSAGE.context, context)
+    store64(line + MESSAGE.tag, tag_kind)
+    store64(line + MESSAGE.nbytes, nbytes)
+    store64(line + MESSAGE.payload, position)
+    write_shared(place, source, nbytes, streamed)
+    store_release(line + MESSAGE.stamp, key + tail)
+
+
 @kernel("void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
 def push_control(ring, ring_lines, key, tail, context, tag_kind, nbytes, first, second, third):  # type: ignore[no-untyped-def]
     """Write a message without user data: three words where the payload would be."""
