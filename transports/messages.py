@@ -33,7 +33,7 @@ from numba_kernels.layout import words
 
 EAGER, RTS, CTS, ATS, CANCEL, CANCELLED, CREDIT, ASK, ANSWER, GOODBYE, REVOKE = range(1, 12)
 
-ENGINE_WORDS, PEER_WORDS, REQUEST_WORDS = 112, 16, 12
+ENGINE_WORDS, PEER_WORDS, REQUEST_WORDS = 112, 24, 12
 """Words of a transport at the beginning of the block of the engine (of the one that is compiled in), of each peer, and of each request."""
 
 REQUEST_FIELDS = f"own*{REQUEST_WORDS} second third address nbytes message_bytes window moved passed error"

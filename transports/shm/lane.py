@@ -15,29 +15,30 @@ Cost: see :mod:`transports.shm.ring`, and :mod:`transports.shm.side` for payload
 
 from __future__ import annotations
 
-from numba_kernels.atomics import load64, load_relaxed, store64, store_relaxed
+from numba_kernels.atomics import load64, load_relaxed, store64, store_relaxed, store_release
 from numba_kernels.calls import call_message
 from numba_kernels.jit import kernel
 from numba_kernels.layout import LINE, WORD, words
-from numba_kernels.memory import take_pages
+from numba_kernels.memory import take_pages, write_shared
 from transports.messages import EAGER, ENGINE_WORDS, PEER_WORDS
 from transports.shm.layout import RING
 from transports.shm.ring import (
     ASIDE,
     KIND_BITS,
     MESSAGE,
+    begin_aside,
     consume,
     is_aside,
     kind_of,
     lines_for,
     peek,
     push,
-    push_aside,
     push_control,
     room,
     tag_of,
 )
 from transports.shm.side import SIDE_FROM, consume_side, end_at, place_at, side_of, side_room
+from transports.shm.store_kind import SAMPLED_EVERY, SAMPLED_FROM, SAMPLES, judge_writes, time_write
 
 SHM = words(
     "Shm",
@@ -54,12 +55,14 @@ SHM = words(
 )
 LANE = words(
     "Lane",
-    "outbox tail seen_consumed control token reach mapped wides | inbox head published side_head side_published side_tail side_seen",
+    "outbox tail seen_consumed control token reach mapped | inbox head published "
+    "| side_tail side_seen side_head side_published wides stores plain_ticks streamed_ticks",
 )
 """``control``: the peer's ``CONTROL`` block; ``token``: what stands where the peer says in it; ``reach``: whether the kernel copies between
 the two processes, once that is known; ``mapped``: a bit for each pipe of the peer whose pages this process has; ``wides``: messages over
-`SIDE_FROM` bytes that were sent before they went aside. Of the side rings: ``side_tail``, ``side_seen`` of the sender; ``side_head``,
-``side_published`` of the receiver."""
+`SIDE_FROM` bytes that were sent. Of the side rings: ``side_tail``, ``side_seen`` of the sender; ``side_head``, ``side_published`` of the
+receiver; ``stores``, with which this rank writes into its own: 1 plain, 2 streamed ones, 0 as it writes all else; ``plain_ticks``,
+``streamed_ticks``: what the last timed writes took."""
 assert SHM.total <= ENGINE_WORDS * WORD and LANE.total <= PEER_WORDS * WORD
 
 _FEW_WIDES = 32
@@ -91,7 +94,7 @@ def send_eager(engine, lane, context, tag, nbytes, address):  # type: ignore[no-
 def _goes_aside(engine, lane):  # type: ignore[no-untyped-def]
     """Whether a message to a peer that gets many over `SIDE_FROM` bytes goes aside; counts those before."""
     wides = load64(lane + LANE.wides)
-    if load64(engine + SHM.side_bytes) == 0 or wides >= _FEW_WIDES:
+    if wides >= _FEW_WIDES:
         return load64(engine + SHM.side_bytes)
     store64(lane + LANE.wides, wides + 1)
     return 0
@@ -109,15 +112,29 @@ def _send_aside(engine, lane, context, tag, nbytes, address):  # type: ignore[no
     side_consumed = side_room(ring, end_at(position, nbytes), load64(lane + LANE.side_seen), side_bytes)
     if consumed < 0 or side_consumed < 0:
         return 0
-    push_aside(
-        ring, ring_lines, load64(engine + SHM.key), tail, context, (tag << KIND_BITS) | ASIDE | EAGER, nbytes,
-        position, side + (position & (side_bytes - 1)), address, load64(engine + SHM.streamed),
-    )  # fmt: skip
+    line = begin_aside(ring, ring_lines, tail, context, (tag << KIND_BITS) | ASIDE | EAGER, nbytes, position)
+    _write_aside(engine, lane, side + (position & (side_bytes - 1)), address, nbytes)
+    store_release(line + MESSAGE.stamp, load64(engine + SHM.key) + tail)
     store64(lane + LANE.seen_consumed, consumed)
     store64(lane + LANE.tail, tail + 1)
     store64(lane + LANE.side_seen, side_consumed)
     store64(lane + LANE.side_tail, end_at(position, nbytes))
     return 1
+
+
+@kernel("void(int64, int64, int64, int64, int64)")
+def _write_aside(engine, lane, place, address, nbytes):  # type: ignore[no-untyped-def]
+    """Write a payload with the kind of stores that is the faster one for this peer; now and then both are timed."""
+    stores, turn = load64(lane + LANE.stores), load64(lane + LANE.wides) % SAMPLED_EVERY
+    store64(lane + LANE.wides, load64(lane + LANE.wides) + 1)
+    if turn >= 2 * SAMPLES or nbytes < SAMPLED_FROM or load64(engine + SHM.stores_fixed) != 0:
+        write_shared(place, address, nbytes, load64(engine + SHM.streamed) if stores == 0 else stores - 1)
+        return
+    kind = turn // SAMPLES
+    taken, least = time_write(place, address, nbytes, kind), lane + (LANE.plain_ticks if kind == 0 else LANE.streamed_ticks)
+    store64(least, taken if turn % SAMPLES == 0 else min(taken, load64(least)))
+    if turn == 2 * SAMPLES - 1:
+        store64(lane + LANE.stores, judge_writes(load64(lane + LANE.plain_ticks), load64(lane + LANE.streamed_ticks), stores))
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)

@@ -72,9 +72,9 @@ def push(ring, ring_lines, key, tail, context, tag_kind, nbytes, source, length,
     store_release(line + MESSAGE.stamp, key + tail)
 
 
-@kernel("void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
-def push_aside(ring, ring_lines, key, tail, context, tag_kind, nbytes, position, place, source, streamed):  # type: ignore[no-untyped-def]
-    """As :func:`push`, with the payload at `place`, which the receiver knows as `position`.
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def begin_aside(ring, ring_lines, tail, context, tag_kind, nbytes, position):  # type: ignore[no-untyped-def]
+    """Begin a message at `tail` whose payload stands elsewhere: the address of its line, which gets its stamp when the payload is there.
 
     The line's words go first: its writer takes it back from the receiver, who polls it, while the payload is on its way.
     """
@@ -83,8 +83,7 @@ def push_aside(ring, ring_lines, key, tail, context, tag_kind, nbytes, position,
     store64(line + MESSAGE.tag, tag_kind)
     store64(line + MESSAGE.nbytes, nbytes)
     store64(line + MESSAGE.payload, position)
-    write_shared(place, source, nbytes, streamed)
-    store_release(line + MESSAGE.stamp, key + tail)
+    return line
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
