@@ -126,8 +126,9 @@ def judge_writes(plain, streamed, before):  # type: ignore[no-untyped-def]
     """1 + the kind of store (1: streamed) by the ticks of a write with plain and with streamed ones, or as it was `before`.
 
     A sender does not see what reading costs. Behind streamed stores it costs the same in all placements, about four times what writing
-    does; behind plain ones a third of the writing. So plain stores may take longer. On an EPYC of the fourth generation they took, of 4, 8, and
-    15 KB: between near cores 0.7 to 2.2, 0.9 to 1.6, and 1.5 to 3.8 x the streamed ones, between far cores 1.8 to 4.6, 8 to 13, and 15 to 18 x.
+    does; behind plain ones a third of the writing. So plain stores may take longer. On an EPYC of the fourth generation they took, of 4, 8,
+    and 15 KB, 0.7 to 2.2, 0.9 to 1.6, and 1.5 to 3.8 x the streamed ones between near cores, and 1.8 to 4.6, 8 to 13, and 15 to 18 x between
+    far ones.
     """
     if plain > _STREAMED_BEYOND * streamed:
         return 2
