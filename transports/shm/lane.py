@@ -46,8 +46,9 @@ SHM = words(
     "arrive clear_to_send finish "
     # where things are
     "first_lane lanes lane_stride arena heap_first heap_last "
+    # `aside_after`: how many messages over `SIDE_FROM` bytes go to a peer before they go aside, for which both take all pages of a side ring;
     # `streamed`: bytes for peers are written past the caches; `stores_fixed`: the user has chosen that, else it is tried anew now and then
-    "key ring_lines side_bytes streamed stores_fixed ticks_per_us "
+    "key ring_lines side_bytes aside_after streamed stores_fixed ticks_per_us "
     # transfers under way, when one of them has moved, and receives that wait for a pipe (bulk.py)
     "active_count moved_at active_first starved_first starved_last bulk_free*4 first_pipe pipe_bytes "
     # a word by which peers make sure that a process is this rank; AUTO, PIPED or DIRECT; trials of the ways by size (shared.py, trial.py)
@@ -65,8 +66,6 @@ receiver; ``stores``, with which this rank writes into its own: 1 plain, 2 strea
 ``streamed_ticks``: what the last timed writes took."""
 assert SHM.total <= ENGINE_WORDS * WORD and LANE.total <= PEER_WORDS * WORD
 
-_FEW_WIDES = 32
-"""Messages over `SIDE_FROM` bytes to a peer before such messages go aside, for which both take all pages of a side ring."""
 MESSAGES_A_TURN = 64
 """Of one peer, before the next one has its turn."""
 
@@ -94,8 +93,8 @@ def send_eager(engine, lane, context, tag, nbytes, address):  # type: ignore[no-
 def _goes_aside(engine, lane):  # type: ignore[no-untyped-def]
     """Whether a message to a peer that gets many over `SIDE_FROM` bytes goes aside; counts those before."""
     wides = load64(lane + LANE.wides)
-    if wides >= _FEW_WIDES:
-        return load64(engine + SHM.side_bytes)
+    if wides >= load64(engine + SHM.aside_after):
+        return 1
     store64(lane + LANE.wides, wides + 1)
     return 0
 

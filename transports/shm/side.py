@@ -28,6 +28,8 @@ from transports.shm.layout import PAGE, RING
 
 SIDE_FROM = 1 << 10
 """Bytes of the largest message that never goes aside."""
+FEW_WIDES, NEVER = 32, 1 << 62
+"""Larger messages to a peer before they go aside; never where ranks share cores: there the small ring is in the caches of both."""
 
 
 @kernel("int64(int64, int64)")

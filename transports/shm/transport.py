@@ -17,6 +17,7 @@ from transports.shm.lane import LANE, SHM
 from transports.shm.layout import BULK_SLOTS, HEADER, ring_bytes, side_bytes
 from transports.shm.ring import INLINE, MESSAGE
 from transports.shm.shared import AUTO, DIRECT, PIPED
+from transports.shm.side import FEW_WIDES, NEVER
 from transports.shm.store_kind import MAY_BE_DIRECT, MUST_BE_PIPED, measured
 
 
@@ -99,6 +100,7 @@ class SharedMemory(Transport):
             ("key", self._key),
             ("ring_lines", self.ring_lines),
             ("side_bytes", side_bytes(self._arena.nranks)),
+            ("aside_after", FEW_WIDES if side_bytes(self._arena.nranks) and not self.is_crowded else NEVER),
             ("streamed", int(not self.is_crowded)),
             ("ticks_per_us", int(ticks_per_us())),
             ("token", self._key + self._rank),
