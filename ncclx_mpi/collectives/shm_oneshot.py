@@ -88,7 +88,7 @@ KEEP_GIL = 128 << 10
 """Bytes up to which a collective keeps the GIL while it copies, some 10 us."""
 _FEW_BIGS = 64
 """Payloads over `MID` bytes before a rank uses all of its big ring."""
-_LOOK_AGAIN = 4096
+LOOK_AGAIN = 4096
 """Collectives with payloads worth a comparison, from one comparison of stores to the next."""
 _KIND_MASK = (1 << 8) - 1
 AHEAD = 1 << 7
@@ -392,7 +392,7 @@ def _look_at_placement(comm, number, signature):  # type: ignore[no-untyped-def]
     """Now and then compare the kinds of store. 0 or the code of a failure."""
     neighbour, swaps = load64(comm + COMM.rank) ^ 1, load64(comm + SCRATCH.swaps) + 1
     store64(comm + SCRATCH.swaps, swaps)
-    if swaps % _LOOK_AGAIN != 0 or neighbour >= load64(comm + COMM.size):
+    if swaps % LOOK_AGAIN != 0 or neighbour >= load64(comm + COMM.size):
         return 0
     code = arrive(comm, neighbour, number, signature)
     return code if code != 0 else compare_stores(comm, comm + SCRATCH.compared)
