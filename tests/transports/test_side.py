@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ncclx_mpi.testing.transport import End
 from transports.shm.arena import Arena
 from transports.shm.lane import LANE
-from transports.shm.layout import side_bytes
-from transports.shm.side import FEW_WIDES, NEVER, SIDE_FROM
+from transports.shm.layout import PAGE, side_bytes
+from transports.shm.side import FEW_WIDES, NEVER, SIDE_FROM, side_of
 from transports.shm.store_kind import SAMPLED_EVERY, SAMPLES, judge_writes
 from transports.shm.transport import SharedMemory
 
@@ -83,6 +83,8 @@ def test_a_side_ring_goes_round(ends: tuple[End, End]) -> None:
     sizes = [LARGEST - 64 * (number % 5) - number % 3 for number in range(2 * side_bytes(2) // LARGEST)]
     exchange(*ends, [SIDE_FROM + 1] * FEW_WIDES + sizes)
     assert lane(ends[0], "side_tail") == lane(ends[1], "side_head") > side_bytes(2)
+    behind = side_of(lane(ends[0], "outbox"), ends[0].transport.ring_lines) + side_bytes(2)  # type: ignore[attr-defined]
+    assert ctypes.string_at(behind, PAGE) == bytes(PAGE), "the ring behind it, which nobody uses here"
 
 
 def test_a_side_ring_that_is_full_takes_no_more_until_some_of_it_was_read(ends: tuple[End, End]) -> None:
