@@ -39,6 +39,7 @@ from transports.shm.lane import LANE, SHM
 from transports.shm.layout import CONTROL, DEAD
 from transports.shm.slots import (
     BIG,
+    BIG_STEP,
     BIGS,
     DEPTH,
     INLINE,
@@ -86,8 +87,8 @@ NO_MEMORY = FAILED + ERR_NO_MEM
 """Code of the failure of a collective that finds no memory to work in."""
 KEEP_GIL = 128 << 10
 """Bytes up to which a collective keeps the GIL while it copies, some 10 us."""
-_FEW_BIGS = 64
-"""Payloads over `MID` bytes before a rank uses all of its big ring."""
+_FEW_BIGS, _MANY_BIGS = 64, 1024
+"""Payloads over `MID` bytes before those of a rank stand behind each other, and before they do so in all of its big ring."""
 LOOK_AGAIN = 4096
 """Collectives with payloads worth a comparison, from one comparison of stores to the next."""
 _KIND_MASK = (1 << 8) - 1
@@ -295,37 +296,39 @@ def claim(comm, signature, nbytes):  # type: ignore[no-untyped-def]
     return number
 
 
-@kernel("int64(int64)")
-def _uses_big_ring(comm):  # type: ignore[no-untyped-def]
-    """Whether the next payload over `MID` bytes goes anywhere in the big ring of this rank, not to one of two places at its beginning."""
-    return 1 if load64(comm + SCRATCH.bigs) >= _FEW_BIGS and big_bytes(load64(comm + COMM.size)) > BIGS * BIG else 0
-
-
 @kernel("int64(int64, int64)")
 def in_flight(comm, nbytes):  # type: ignore[no-untyped-def]
     """How many collectives may be under way at once, if the last one has `nbytes` of payload."""
-    return DEPTH if nbytes <= MID or _uses_big_ring(comm) != 0 else BIGS
+    return DEPTH if nbytes <= MID or load64(comm + SCRATCH.bigs) >= _FEW_BIGS else BIGS
 
 
 @kernel("void(int64, int64, int64)")
 def give_room(comm, number, nbytes):  # type: ignore[no-untyped-def]
     """Choose where in the big ring of this rank the payload of collective `number` stands, over `MID` bytes, and say so in its line.
 
-    The first payloads take two places in turn, so that a program with few of them touches few pages; then the ring's pages are taken at once.
+    The first payloads take two places in turn, so that a program with few of them touches few pages. Then they stand behind each other, so
+    that more of them may be under way, and after as many as save what its pages cost, in all of the ring.
     """
-    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
-    place = (number & (BIGS - 1)) * BIG
-    if _uses_big_ring(comm) != 0:
-        if load64(comm + SCRATCH.next_big) == 0:
-            store_relaxed(slot + SLOT.bulk, 1)
-            _map_big_ring(comm, rank)
-            store64(comm + SCRATCH.next_big, BIGS * BIG)
-        place = load64(comm + SCRATCH.next_big)
-        if place + nbytes > big_bytes(size):
+    bigs, place = load64(comm + SCRATCH.bigs), (number & (BIGS - 1)) * BIG
+    if bigs >= _FEW_BIGS:
+        place = load64(comm + SCRATCH.next_big) if bigs > _FEW_BIGS else BIGS * BIG
+        if place + nbytes > _reach(comm, bigs):
             place = 0
         store64(comm + SCRATCH.next_big, place + ((nbytes + 63) & ~63))
-    store64(comm + SCRATCH.bigs, load64(comm + SCRATCH.bigs) + 1)
-    store64(line_of(slot, rank, number) + LINE.payload, place)
+    store64(comm + SCRATCH.bigs, bigs + 1)
+    store64(line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number) + LINE.payload, place)
+
+
+@kernel("int64(int64, int64)")
+def _reach(comm, bigs):  # type: ignore[no-untyped-def]
+    """Bytes of the big ring of this rank that payloads stand in, after `bigs` of them. All of it is better for plain stores only."""
+    rank, end = load64(comm + COMM.rank), big_bytes(load64(comm + COMM.size))
+    if load64(comm + SCRATCH.bigs_mapped) >> rank & 1 != 0 or end == BIG_STEP:
+        return end
+    if bigs < _MANY_BIGS or load64(load64(comm + COMM.engine) + SHM.streamed) != 0:
+        return BIG_STEP
+    _map_big_ring(comm, rank)
+    return end
 
 
 @kernel("void(int64, int64)")
@@ -334,6 +337,7 @@ def _map_big_ring(comm, writer):  # type: ignore[no-untyped-def]
     mapped, size = load64(comm + SCRATCH.bigs_mapped), load64(comm + COMM.size)
     if mapped >> writer & 1 == 0:
         store64(comm + SCRATCH.bigs_mapped, mapped | 1 << writer)
+        store_relaxed(load64(comm + COMM.slot) + SLOT.bulk, 1)
         take_pages(big_ring(load64(comm + COMM.slot), size, writer), big_bytes(size))
 
 
@@ -519,7 +523,7 @@ def payload(comm, other, number, nbytes):  # type: ignore[no-untyped-def]
     if nbytes <= MID:
         return buffer_of(slot, size, other, number)
     place = load64(words)
-    if place >= BIGS * BIG:
+    if place >= BIG_STEP:
         _map_big_ring(comm, other)
     return big_ring(slot, size, other) + place
 

@@ -13,9 +13,9 @@ from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels import reduce as reductions
 from numba_kernels.layout import WORD
 from tests.collectives.forked import run_ranks
-from transports.shm.slots import BIG, BIGS, big_bytes
+from transports.shm.slots import BIG, BIG_STEP, big_bytes
 
-ROUNDS = 500
+ROUNDS = 1500
 UNSET = 7
 
 
@@ -51,20 +51,23 @@ def allreduce_and_start(comm: NativeComm, step: int, nbytes: int) -> None:
     assert (data == tagged(0, step, nbytes)).all(), f"step {step}"
 
 
-def many(comm: NativeComm) -> None:
+def many(comm: NativeComm, streamed: int) -> None:
+    comm.engine.transport.set_word("stores_fixed", 1)
+    comm.engine.transport.set_word("streamed", streamed)
     sizes = np.random.default_rng(1).integers(8, BIG // 8 + 1, ROUNDS) * 8
     for step, nbytes in enumerate(sizes.tolist()):
         (bcast_and_gather if step % 5 else allreduce_and_start)(comm, step, nbytes)
         if step % 90 == comm.rank:
             time.sleep(0.003)
-    has_more = comm.size > 1 and big_bytes(comm.size) > BIGS * BIG
-    assert (word(comm, "next_big") > 0) == has_more
-    assert (word(comm, "bigs_mapped") == (1 << comm.size) - 1) == has_more
+    has_more = comm.size > 1 and big_bytes(comm.size) > BIG_STEP
+    assert (word(comm, "bigs_mapped") == (1 << comm.size) - 1) == (has_more and not streamed)
 
 
+@pytest.mark.parametrize("streamed", [0, 1])
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 9])
-def test_payloads_stand_where_nobody_reads_any_more(size: int) -> None:
-    run_ranks(size, many)
+def test_payloads_stand_where_nobody_reads_any_more(size: int, streamed: int) -> None:
+    """Also while rings grow, which only those that are written with plain stores do."""
+    run_ranks(size, many, streamed)
 
 
 def few(comm: NativeComm) -> None:

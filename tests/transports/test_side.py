@@ -12,11 +12,12 @@ from ncclx_mpi.testing.transport import End
 from transports.shm.arena import Arena
 from transports.shm.lane import LANE
 from transports.shm.layout import PAGE, side_bytes
-from transports.shm.side import FEW_WIDES, NEVER, SIDE_FROM, side_of
+from transports.shm.side import NEVER, SIDE_FROM, STREAMED_SHIFT, side_of
 from transports.shm.store_kind import SAMPLED_EVERY, SAMPLES, judge_writes
 from transports.shm.transport import SharedMemory
 
 LARGEST = 16_000
+FEW = 32
 PLAIN, STREAMED = 1, 2
 
 
@@ -29,8 +30,9 @@ def two_ends(nranks: int = 2) -> tuple[End, End]:
     """Ranks 0 and 1 in this process, on however many cores it has."""
     arena = Arena.create(nranks)
     zero, one = (End(SharedMemory(arena, rank), [b""] * nranks) for rank in (0, 1))
+    zero.transport.set_word("streamed", 0)  # type: ignore[attr-defined]
     if side_bytes(nranks):
-        zero.transport.set_word("aside_after", FEW_WIDES)  # type: ignore[attr-defined]
+        zero.transport.set_word("aside_after", FEW)  # type: ignore[attr-defined]
     return zero, one
 
 
@@ -57,7 +59,7 @@ def exchange(zero: End, one: End, sizes: list[int], first: int = 0) -> None:
 @given(st.lists(st.one_of(st.integers(0, LARGEST), st.just(-1)), max_size=60))
 def test_what_is_sent_comes_in_order(steps: list[int]) -> None:
     zero, one = two_ends()
-    exchange(zero, one, [SIDE_FROM + 1] * FEW_WIDES)
+    exchange(zero, one, [SIDE_FROM + 1] * FEW)
     sent: list[int] = []
 
     def read() -> None:
@@ -81,7 +83,7 @@ def test_what_is_sent_comes_in_order(steps: list[int]) -> None:
 
 def test_a_side_ring_goes_round(ends: tuple[End, End]) -> None:
     sizes = [LARGEST - 64 * (number % 5) - number % 3 for number in range(2 * side_bytes(2) // LARGEST)]
-    exchange(*ends, [SIDE_FROM + 1] * FEW_WIDES + sizes)
+    exchange(*ends, [SIDE_FROM + 1] * FEW + sizes)
     assert lane(ends[0], "side_tail") == lane(ends[1], "side_head") > side_bytes(2)
     behind = side_of(lane(ends[0], "outbox"), ends[0].transport.ring_lines) + side_bytes(2)  # type: ignore[attr-defined]
     assert ctypes.string_at(behind, PAGE) == bytes(PAGE), "the ring behind it, which nobody uses here"
@@ -89,7 +91,7 @@ def test_a_side_ring_goes_round(ends: tuple[End, End]) -> None:
 
 def test_a_side_ring_that_is_full_takes_no_more_until_some_of_it_was_read(ends: tuple[End, End]) -> None:
     zero, one = ends
-    exchange(zero, one, [LARGEST] * FEW_WIDES)
+    exchange(zero, one, [LARGEST] * FEW)
     payload, count = bytes(LARGEST), 0
     while zero.send(1, payload, tag=count):
         count += 1
@@ -100,7 +102,7 @@ def test_a_side_ring_that_is_full_takes_no_more_until_some_of_it_was_read(ends: 
 
 
 def test_few_messages_take_no_pages_of_a_side_ring(ends: tuple[End, End]) -> None:
-    exchange(*ends, [LARGEST] * FEW_WIDES + [SIDE_FROM, 8])
+    exchange(*ends, [LARGEST] * FEW + [SIDE_FROM, 8])
     assert lane(ends[0], "side_tail") == lane(ends[1], "side_head") == 0
     exchange(*ends, [LARGEST], 100)
     assert lane(ends[0], "side_tail") == lane(ends[1], "side_head") > 0
@@ -109,8 +111,16 @@ def test_few_messages_take_no_pages_of_a_side_ring(ends: tuple[End, End]) -> Non
 def test_many_ranks_have_no_side_rings() -> None:
     zero, one = two_ends(9)
     assert zero.transport.word("aside_after") == NEVER  # type: ignore[attr-defined]
-    exchange(zero, one, [zero.transport.caps.max_eager] * (2 * FEW_WIDES))
+    exchange(zero, one, [zero.transport.caps.max_eager] * (2 * FEW))
     assert lane(zero, "side_tail") == lane(one, "side_head") == 0
+
+
+def test_streamed_messages_go_aside_later(ends: tuple[End, End]) -> None:
+    ends[0].transport.set_word("streamed", 1)  # type: ignore[attr-defined]
+    exchange(*ends, [LARGEST] * (FEW << STREAMED_SHIFT))
+    assert lane(ends[0], "side_tail") == 0
+    exchange(*ends, [LARGEST])
+    assert lane(ends[0], "side_tail") > 0
 
 
 @pytest.mark.parametrize("stores", ["auto", "plain", "streamed"])

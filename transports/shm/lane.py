@@ -37,7 +37,7 @@ from transports.shm.ring import (
     room,
     tag_of,
 )
-from transports.shm.side import SIDE_FROM, consume_side, end_at, place_at, side_of, side_room
+from transports.shm.side import SIDE_FROM, STREAMED_SHIFT, consume_side, end_at, place_at, side_of, side_room
 from transports.shm.store_kind import SAMPLED_EVERY, SAMPLED_FROM, SAMPLES, judge_writes, time_write
 
 SHM = words(
@@ -93,7 +93,7 @@ def send_eager(engine, lane, context, tag, nbytes, address):  # type: ignore[no-
 def _goes_aside(engine, lane):  # type: ignore[no-untyped-def]
     """Whether a message to a peer that gets many over `SIDE_FROM` bytes goes aside; counts those before."""
     wides = load64(lane + LANE.wides)
-    if wides >= load64(engine + SHM.aside_after):
+    if load64(lane + LANE.side_tail) > 0 or wides >= load64(engine + SHM.aside_after) << load64(engine + SHM.streamed) * STREAMED_SHIFT:
         return 1
     store64(lane + LANE.wides, wides + 1)
     return 0

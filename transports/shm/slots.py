@@ -67,7 +67,9 @@ DEPTH = 16
 MID = 2 << 10
 BIG = 16 << 10
 BIGS = 2
-"""Payloads over `MID`, in flight, that a big ring has room for before all of it is used."""
+"""Payloads over `MID`, in flight, that a big ring has room for at first."""
+BIG_STEP = (DEPTH + 1) * BIG
+"""Bytes of a big ring in which as many payloads have room as lines, wherever it ends. What is behind them is used last."""
 CHUNKS = 4
 SHARED_BYTES, SPLIT_BYTES = 2 << 20, 4 << 20
 """The most that is used of one rank's shared ring, and of its split one. It takes addresses only as long as it is not used, but those of all
@@ -97,13 +99,10 @@ _LINES_APART = 128  # the adjacent-line prefetcher takes pairs
 
 @kernel("int64(int64)")
 def big_bytes(size):  # type: ignore[no-untyped-def]
-    """Bytes of the big ring of each of `size` ranks.
-
-    Few ranks read a second-level cache full before a line is written again; of many, each has room for `BIGS` payloads.
-    """
-    return (
-        BIGS * BIG if size > _MANY_RANKS else _BIG_RINGS >> 2 if size > _FEW_RANKS else _BIG_RINGS >> 1 if size > 2 else _BIG_RINGS
-    )
+    """Bytes of the big ring of each of `size` ranks. Few ranks read a second-level cache full before a line is written again."""
+    if size > _MANY_RANKS:
+        return BIG_STEP
+    return _BIG_RINGS >> (2 if size > _FEW_RANKS else 1 if size > 2 else 0)
 
 
 def slot_bytes(nranks: int) -> int:
