@@ -54,8 +54,9 @@ def allocate_lines(nbytes):  # type: ignore[no-untyped-def]
 def take_pages(address, nbytes):  # type: ignore[no-untyped-def]
     """Have this process map all pages of shared memory from `address` on, the beginning of one, at once.
 
-    A kernel before 5.14 leaves them to their faults. As for reading: what another process has allocated is mapped in a quarter of the time then (110 us instead of 385 for 2 MiB), and what
-    nobody has is allocated either way (1,280 us, in a virtual machine). Writing needs no fault afterwards.
+    A kernel before 5.14 leaves them to their faults. As for reading: what another process has allocated is mapped in a quarter of the time
+    then (110 us instead of 385 for 2 MiB), and what nobody has is allocated either way (1,280 us, in a virtual machine). Writing needs no
+    fault afterwards.
     """
     _madvise(address, nbytes, types.int32(_POPULATE_READ))
 

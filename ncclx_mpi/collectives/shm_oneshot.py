@@ -87,7 +87,7 @@ NO_MEMORY = FAILED + ERR_NO_MEM
 """Code of the failure of a collective that finds no memory to work in."""
 KEEP_GIL = 128 << 10
 """Bytes up to which a collective keeps the GIL while it copies, some 10 us."""
-_FEW_BIGS, _MANY_BIGS = 64, 1024
+_FEW_BIGS, _MANY_BIGS = 128, 1024
 """Payloads over `MID` bytes before those of a rank stand behind each other, and before they do so in all of its big ring."""
 LOOK_AGAIN = 4096
 """Collectives with payloads worth a comparison, from one comparison of stores to the next."""

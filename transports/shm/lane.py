@@ -93,7 +93,10 @@ def send_eager(engine, lane, context, tag, nbytes, address):  # type: ignore[no-
 def _goes_aside(engine, lane):  # type: ignore[no-untyped-def]
     """Whether a message to a peer that gets many over `SIDE_FROM` bytes goes aside; counts those before."""
     wides = load64(lane + LANE.wides)
-    if load64(lane + LANE.side_tail) > 0 or wides >= load64(engine + SHM.aside_after) << load64(engine + SHM.streamed) * STREAMED_SHIFT:
+    if (
+        load64(lane + LANE.side_tail) > 0
+        or wides >= load64(engine + SHM.aside_after) << load64(engine + SHM.streamed) * STREAMED_SHIFT
+    ):
         return 1
     store64(lane + LANE.wides, wides + 1)
     return 0
