@@ -113,7 +113,8 @@ def slot_bytes(nranks: int) -> int:
 def _bytes_for(size: int) -> int:
     """Bytes that a communicator of `size` ranks needs."""
     fixed = _LINES + size * (DEPTH * _LINES_APART + 3 * _WORDS_APART) + 3 * size * size * _WORDS_APART
-    buffers = size * (DEPTH * MID + int(big_bytes(size)))
+    big: int = big_bytes.py_func(size)
+    buffers = size * (DEPTH * MID + big)
     split = max(SPLIT_BYTES if size <= _FEW_RANKS else SPLIT_BYTES // 2, size * _IN_RING * LEAST_CHUNK)
     return -(-fixed // _PAGE) * _PAGE + buffers + size * (SHARED_BYTES + JUDGED_BYTES + split)
 
