@@ -101,6 +101,15 @@ def test_a_side_ring_that_is_full_takes_no_more_until_some_of_it_was_read(ends: 
     assert zero.send(1, payload)
 
 
+def test_a_tag_keeps_all_its_bits(ends: tuple[End, End]) -> None:
+    """Those of partitioned messages have 58."""
+    exchange(*ends, [LARGEST] * FEW)
+    tags = [(1 << 58) - 1, 1 << 57, 5]
+    for tag in tags:
+        assert ends[0].send(1, bytes(LARGEST), tag=tag) and ends[0].send(1, bytes(8), tag=tag)
+    assert [seen.tag for seen in ends[1].received()] == [tag for tag in tags for _ in range(2)]
+
+
 def test_few_messages_take_no_pages_of_a_side_ring(ends: tuple[End, End]) -> None:
     exchange(*ends, [LARGEST] * FEW + [SIDE_FROM, 8])
     assert lane(ends[0], "side_tail") == lane(ends[1], "side_head") == 0

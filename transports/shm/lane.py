@@ -114,7 +114,7 @@ def _send_aside(engine, lane, context, tag, nbytes, address):  # type: ignore[no
     side_consumed = side_room(ring, end_at(position, nbytes), load64(lane + LANE.side_seen), side_bytes)
     if consumed < 0 or side_consumed < 0:
         return 0
-    line = begin_aside(ring, ring_lines, tail, context, (tag << KIND_BITS) | ASIDE | EAGER, nbytes, position)
+    line = begin_aside(ring, ring_lines, tail, context, (tag << KIND_BITS) | ASIDE, nbytes, position)
     _write_aside(engine, lane, side + (position & (side_bytes - 1)), address, nbytes)
     store_release(line + MESSAGE.stamp, load64(engine + SHM.key) + tail)
     store64(lane + LANE.seen_consumed, consumed)

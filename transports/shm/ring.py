@@ -28,14 +28,16 @@ from numba_kernels.atomics import load64, load_acquire, store64, store_release
 from numba_kernels.jit import kernel
 from numba_kernels.layout import LINE, words
 from numba_kernels.memory import write_shared
+from transports.messages import EAGER, REVOKE
 from transports.shm.layout import RING
 
 MESSAGE = words("Message", "stamp context tag nbytes payload*4")
 INLINE = 32
-KIND_BITS = 5
-ASIDE = 1 << 4
-"""Flag of a kind: the payload stands in the side ring (:mod:`transports.shm.side`)."""
-_KIND_MASK = ASIDE - 1
+KIND_BITS = 4
+_KIND_MASK = (1 << KIND_BITS) - 1
+ASIDE = 15
+"""Kind, in a ring, of an EAGER message whose payload stands in the side ring (:mod:`transports.shm.side`)."""
+assert REVOKE < ASIDE <= _KIND_MASK
 
 
 @kernel("int64(int64)")
@@ -124,9 +126,10 @@ def tag_of(line):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64)")
 def kind_of(line):  # type: ignore[no-untyped-def]
-    return load64(line + MESSAGE.tag) & _KIND_MASK
+    kind = load64(line + MESSAGE.tag) & _KIND_MASK
+    return EAGER if kind == ASIDE else kind
 
 
 @kernel("int64(int64)")
 def is_aside(line):  # type: ignore[no-untyped-def]
-    return load64(line + MESSAGE.tag) & ASIDE
+    return 1 if load64(line + MESSAGE.tag) & _KIND_MASK == ASIDE else 0
