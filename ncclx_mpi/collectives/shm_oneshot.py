@@ -290,9 +290,7 @@ def claim(comm, signature, nbytes):  # type: ignore[no-untyped-def]
         if code != 0:
             give_up(comm, code)
             return -code
-    publish_passed(comm, number)
-    if nbytes > MID:
-        give_room(comm, number, nbytes)
+    take_line(comm, number, nbytes)
     return number
 
 
@@ -303,7 +301,7 @@ def in_flight(comm, nbytes):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64, int64, int64)")
-def give_room(comm, number, nbytes):  # type: ignore[no-untyped-def]
+def _give_room(comm, number, nbytes):  # type: ignore[no-untyped-def]
     """Choose where in the big ring of this rank the payload of collective `number` stands, over `MID` bytes, and say so in its line.
 
     The first payloads take two places in turn, so that a program with few of them touches few pages. Then they stand behind each other, so
@@ -352,8 +350,16 @@ def enter(comm, signature, nbytes):  # type: ignore[no-untyped-def]
     return number
 
 
+@kernel("void(int64, int64, int64)")
+def take_line(comm, number, nbytes):  # type: ignore[no-untyped-def]
+    """Make the line of collective `number`, which is this rank's to write, the next one, with room for `nbytes` of payload."""
+    _publish_passed(comm, number)
+    if nbytes > MID:
+        _give_room(comm, number, nbytes)
+
+
 @kernel("void(int64, int64)")
-def publish_passed(comm, number):  # type: ignore[no-untyped-def]
+def _publish_passed(comm, number):  # type: ignore[no-untyped-def]
     """Publish the collectives that were passed by before `number`: whoever waits for one of them called something else."""
     if load64(comm + SCRATCH.published) >= number - 1:
         return

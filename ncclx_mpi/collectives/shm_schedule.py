@@ -57,7 +57,6 @@ from ncclx_mpi.collectives.shm_oneshot import (
     SCATTER,
     SCRATCH,
     arrive,
-    give_room,
     give_up,
     in_flight,
     note_known,
@@ -65,11 +64,11 @@ from ncclx_mpi.collectives.shm_oneshot import (
     payload,
     plain_kind,
     publish,
-    publish_passed,
     publish_payload,
     reduce_upto,
     remember,
     sign,
+    take_line,
 )
 from ncclx_mpi.p2p.completing import GIL_SHIFT
 from ncclx_mpi.p2p.layout import BROKEN, COLLECTIVE, COMM, COMPLETE, ENGINE, REQUEST
@@ -82,7 +81,7 @@ from numba_kernels.calls import call_step
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import copy, copy_lines, move, release
-from transports.shm.slots import LINE, MID, SLOT, done_of, give_back, line_of
+from transports.shm.slots import LINE, SLOT, done_of, give_back, line_of
 
 ENTRY = words(
     "Entry",
@@ -410,9 +409,7 @@ def _publish(comm, entry):  # type: ignore[no-untyped-def]
             return -code
         if load64(comm + SCRATCH.known) < needed:
             return 0
-    publish_passed(comm, number)
-    if nbytes > MID:
-        give_room(comm, number, nbytes)
+    take_line(comm, number, nbytes)
     way = load64(entry + ENTRY.way)
     line = line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number)
     store64(line + LINE.signature, load64(entry + ENTRY.signature) | load64(entry + ENTRY.past))

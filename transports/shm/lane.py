@@ -37,7 +37,7 @@ from transports.shm.ring import (
     room,
     tag_of,
 )
-from transports.shm.side import SIDE_FROM, STREAMED_SHIFT, consume_side, end_at, place_at, side_of, side_room
+from transports.shm.side import SIDE_FROM, STREAMED_SHIFT, end_at, place_at, side_of, side_room
 from transports.shm.store_kind import SAMPLED_EVERY, SAMPLED_FROM, SAMPLES, judge_writes, time_write
 
 SHM = words(
@@ -213,15 +213,17 @@ def consume_line(engine, lane, line):  # type: ignore[no-untyped-def]
         lines = lines_for(load64(line + MESSAGE.nbytes))
     head = load64(lane + LANE.head) + lines
     store64(lane + LANE.head, head)
-    store64(lane + LANE.published, consume(ring, load64(engine + SHM.ring_lines), head, load64(lane + LANE.published)))
+    store64(
+        lane + LANE.published, consume(ring + RING.consumed, load64(engine + SHM.ring_lines), head, load64(lane + LANE.published))
+    )
 
 
 @kernel("void(int64, int64, int64)")
 def _consume_side(engine, lane, line):  # type: ignore[no-untyped-def]
     head = end_at(load64(line + MESSAGE.payload), load64(line + MESSAGE.nbytes))
-    published = consume_side(load64(lane + LANE.inbox), head, load64(lane + LANE.side_published), load64(engine + SHM.side_bytes))
+    word, whole = load64(lane + LANE.inbox) + RING.side_consumed, load64(engine + SHM.side_bytes)
     store64(lane + LANE.side_head, head)
-    store64(lane + LANE.side_published, published)
+    store64(lane + LANE.side_published, consume(word, whole, head, load64(lane + LANE.side_published)))
 
 
 @kernel("int64(int64, int64, int64)")

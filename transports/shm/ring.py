@@ -111,10 +111,10 @@ def peek(ring, ring_lines, key, head):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64, int64)")
-def consume(ring, ring_lines, head, published):  # type: ignore[no-untyped-def]
-    """Tell the sender that lines before `head` are free, once a quarter of the ring has been read. Returns what it knows."""
-    if head - published >= ring_lines // 4:
-        store_release(ring + RING.consumed, head)
+def consume(word, whole, head, published):  # type: ignore[no-untyped-def]
+    """Tell the sender, in its `word`, what was read of a ring, once that is a quarter of the `whole`. Returns what it knows."""
+    if head - published >= whole // 4:
+        store_release(word, head)
         return head
     return published
 

@@ -21,7 +21,7 @@ Positions count bytes since start. T = one line transfer + nbytes / bandwidth.
 
 from __future__ import annotations
 
-from numba_kernels.atomics import load_acquire, store_release
+from numba_kernels.atomics import load_acquire
 from numba_kernels.jit import kernel
 from numba_kernels.layout import LINE
 from transports.shm.layout import PAGE, RING
@@ -60,12 +60,3 @@ def side_room(ring, end, seen, side_bytes):  # type: ignore[no-untyped-def]
         return seen
     consumed = load_acquire(ring + RING.side_consumed)
     return consumed if end - consumed <= side_bytes else -1
-
-
-@kernel("int64(int64, int64, int64, int64)")
-def consume_side(ring, head, published, side_bytes):  # type: ignore[no-untyped-def]
-    """Tell the sender that what stands before `head` was read, once a quarter of the side ring was. Returns what it knows."""
-    if head - published >= side_bytes // 4:
-        store_release(ring + RING.side_consumed, head)
-        return head
-    return published
