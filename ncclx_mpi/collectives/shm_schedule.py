@@ -410,8 +410,7 @@ def _publish(comm, entry):  # type: ignore[no-untyped-def]
         if load64(comm + SCRATCH.known) < needed:
             return 0
     take_line(comm, number, nbytes)
-    way = load64(entry + ENTRY.way)
-    line = line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number)
+    way, line = load64(entry + ENTRY.way), line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number)
     store64(line + LINE.signature, load64(entry + ENTRY.signature) | load64(entry + ENTRY.past))
     if way == BY_BLOCKS:
         call_step(load64(entry + ENTRY.steps), entry)
