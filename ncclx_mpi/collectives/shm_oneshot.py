@@ -309,7 +309,10 @@ def _give_room(comm, number, nbytes):  # type: ignore[no-untyped-def]
     """
     bigs, place = load64(comm + SCRATCH.bigs), (number & (BIGS - 1)) * BIG
     if bigs >= _FEW_BIGS:
-        place = load64(comm + SCRATCH.next_big) if bigs > _FEW_BIGS else BIGS * BIG
+        place = load64(comm + SCRATCH.next_big)
+        if bigs == _FEW_BIGS:
+            place = BIGS * BIG
+            store_relaxed(load64(comm + COMM.slot) + SLOT.bulk, 1)
         if place + nbytes > _reach(comm, bigs):
             place = 0
         store64(comm + SCRATCH.next_big, place + ((nbytes + 63) & ~63))
@@ -335,7 +338,6 @@ def _map_big_ring(comm, writer):  # type: ignore[no-untyped-def]
     mapped, size = load64(comm + SCRATCH.bigs_mapped), load64(comm + COMM.size)
     if mapped >> writer & 1 == 0:
         store64(comm + SCRATCH.bigs_mapped, mapped | 1 << writer)
-        store_relaxed(load64(comm + COMM.slot) + SLOT.bulk, 1)
         take_pages(big_ring(load64(comm + COMM.slot), size, writer), big_bytes(size))
 
 

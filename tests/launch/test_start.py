@@ -384,7 +384,7 @@ def test_a_limited_address_space():
 def test_limits_that_are_too_low_are_named():
     result = within_limit(f"-v {16 << 20}", "run", "-n", "48", "-c", WORLD)
     assert result.returncode == 2
-    assert "the arena of 48 ranks takes 25." in result.stderr
+    assert "the arena of 48 ranks takes 26." in result.stderr
     assert result.stderr.endswith("GiB of address space; raise the limit (`ulimit -v`)\n")
     result = within_limit("-f 1000", "run", "-n", "2", "-c", WORLD)
     assert result.returncode == 2

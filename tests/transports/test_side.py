@@ -137,6 +137,7 @@ def test_payloads_are_timed_unless_the_user_has_chosen(ends: tuple[End, End], st
     transport = ends[0].transport
     if stores != "auto":
         transport.choose_stores(stores)  # type: ignore[attr-defined]
+    exchange(*ends, [LARGEST] * (FEW << STREAMED_SHIFT))
     exchange(*ends, [LARGEST] * (SAMPLED_EVERY + 2 * SAMPLES))
     was_timed = [lane(ends[0], field) > 0 for field in ("plain_ticks", "streamed_ticks")]
     assert was_timed == [stores == "auto"] * 2

@@ -61,9 +61,9 @@ LANE = words(
 )
 """``control``: the peer's ``CONTROL`` block; ``token``: what stands where the peer says in it; ``reach``: whether the kernel copies between
 the two processes, once that is known; ``mapped``: a bit for each pipe of the peer whose pages this process has; ``wides``: messages over
-`SIDE_FROM` bytes that were sent. Of the side rings: ``side_tail``, ``side_seen`` of the sender; ``side_head``, ``side_published`` of the
-receiver; ``stores``, with which this rank writes into its own: 1 plain, 2 streamed ones, 0 as it writes all else; ``plain_ticks``,
-``streamed_ticks``: what the last timed writes took."""
+`SIDE_FROM` bytes that were sent before they went aside, and then those that are large enough to be timed. Of the side rings:
+``side_tail``, ``side_seen`` of the sender; ``side_head``, ``side_published`` of the receiver; ``stores``, with which this rank writes into
+its own: 1 plain, 2 streamed ones, 0 as it writes all else; ``plain_ticks``, ``streamed_ticks``: what the last timed writes took."""
 assert SHM.total <= ENGINE_WORDS * WORD and LANE.total <= PEER_WORDS * WORD
 
 MESSAGES_A_TURN = 64
@@ -127,9 +127,12 @@ def _send_aside(engine, lane, context, tag, nbytes, address):  # type: ignore[no
 @kernel("void(int64, int64, int64, int64, int64)")
 def _write_aside(engine, lane, place, address, nbytes):  # type: ignore[no-untyped-def]
     """Write a payload with the kind of stores that is the faster one for this peer; now and then both are timed."""
-    stores, turn = load64(lane + LANE.stores), load64(lane + LANE.wides) % SAMPLED_EVERY
-    store64(lane + LANE.wides, load64(lane + LANE.wides) + 1)
-    if turn >= 2 * SAMPLES or nbytes < SAMPLED_FROM or load64(engine + SHM.stores_fixed) != 0:
+    stores, turn = load64(lane + LANE.stores), 2 * SAMPLES
+    if nbytes >= SAMPLED_FROM and load64(engine + SHM.stores_fixed) == 0:
+        wides = load64(lane + LANE.wides)
+        turn = (wides + SAMPLED_EVERY // 2) % SAMPLED_EVERY
+        store64(lane + LANE.wides, wides + 1)
+    if turn >= 2 * SAMPLES:
         write_shared(place, address, nbytes, load64(engine + SHM.streamed) if stores == 0 else stores - 1)
         return
     kind = turn // SAMPLES

@@ -106,7 +106,7 @@ def better_stores(mine, theirs, count, patience, blocks, its_blocks):  # type: i
 
 
 SAMPLED_EVERY, SAMPLES = 1024, 2
-"""Payloads in a side ring of which so many are timed with each kind of store."""
+"""Payloads in a side ring of which so many are timed with each kind of store: the first ones when it has gone around once."""
 SAMPLED_FROM = 4 << 10
 """Bytes from which a payload is timed: plain stores of less stand in the store buffer, whatever they cost later."""
 _STREAMED_BEYOND, _PLAIN_BELOW = 3.5, 1.5
