@@ -14,7 +14,7 @@ from ncclx_mpi.p2p.engine import Engine, NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
 from numba_kernels.clock import ticks_per_us
 from numba_kernels.rows import NamedTuple
-from transports.shm.lane import SHM
+from transports.shm.lane import LANE, SHM
 from transports.shm.shared import DIRECT, PIPED, STREAMED
 from transports.shm.trial import _SMALLEST_BITS, CLASSES, PERIOD, STARTS, TRIAL
 
@@ -94,8 +94,8 @@ def _bytes(count: int) -> str:
 
 def lines(engine: Engine, comm: NativeComm) -> list[str]:
     """What this rank has decided, one decision a line, under a line on its stores."""
-    found = list(decisions(engine, comm))
-    return [f"rank {engine.rank}: stores {_stores(engine)}", *(f"rank {engine.rank}: {in_words(each)}" for each in found)]
+    found = [f"stores {_stores(engine)}", *_stores_to_peers(engine), *(in_words(each) for each in decisions(engine, comm))]
+    return [f"rank {engine.rank}: {each}" for each in found]
 
 
 def in_words(each: Decision) -> str:
@@ -104,6 +104,17 @@ def in_words(each: Decision) -> str:
     times = {"direct": each.direct_us, "plain": each.plain_us, "streamed": each.streamed_us}
     measured = ", ".join(f"{name} {us:.1f} us" for name, us in times.items() if us) or _BY_RANK_0
     return f"{each.what} {each.size}: {way}: {measured}; tried from transfer {each.since} on, of {each.transfers}"
+
+
+def _stores_to_peers(engine: Engine) -> Iterator[str]:
+    """Say with which stores frequent messages of 1 to 16 KiB are written, for each peer for which that was judged."""
+    for peer in engine.near:
+        fields = (LANE.stores, LANE.plain_ticks, LANE.streamed_ticks)
+        stores, *ticks = (ctypes.c_int64.from_address(engine.peer_address(peer) + field).value for field in fields)
+        if all(ticks):
+            plain, streamed = (count * 1000 / ticks_per_us() for count in ticks)
+            kind = ("those of all else", "plain", "streamed")[stores]
+            yield f"stores of messages of 1 to 16 KiB to rank {peer}: {kind}: plain {plain:.0f} ns a KiB, streamed {streamed:.0f} ns"
 
 
 def _stores(engine: Engine) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 
 import pytest
 from programs import command, run, run_code
@@ -16,6 +18,14 @@ from mpi4py import MPI
 comm, mine, all_of_them = MPI.COMM_WORLD, np.ones(1 << 17), np.ones(1 << 18)
 for _ in range(12):
     comm.Allgather(mine, all_of_them)
+"""
+
+SMALL = """
+import numpy as np
+from mpi4py import MPI
+comm, data = MPI.COMM_WORLD, np.ones(1 << 13, np.uint8)
+for _ in range(18_000):
+    comm.Send(data, 1) if comm.rank == 0 else comm.Recv(data, 0)
 """
 
 
@@ -47,6 +57,14 @@ def test_of_a_job() -> None:
     assert each["transfers"] == TRIALS + 1 and each["since"] == 1
     assert min(each["plain_us"], each["streamed_us"], each["direct_us"]) > 0
     assert found["message", "1 MiB to 2 MiB"]["direct_us"] > 0
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ranks that share a core keep to the small rings")
+def test_of_small_messages() -> None:
+    told = run_code(2, SMALL, NCCLX_MPI_REPORT_TUNING="1").stderr
+    assert re.search(r"^rank 0: stores of messages of 1 to 16 KiB to rank 1: [a-z ]+: plain \d+ ns a KiB, streamed \d+ ns$", told, re.M)
+    assert "to rank 0:" not in told
+    assert "to rank 1:" not in run_code(2, SMALL, NCCLX_MPI_REPORT_TUNING="1", NCCLX_MPI_STORES="plain").stderr
 
 
 def test_each_rank_reports_in_the_end_if_asked() -> None:
