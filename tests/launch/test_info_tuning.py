@@ -62,7 +62,9 @@ def test_of_a_job() -> None:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ranks that share a core keep to the small rings")
 def test_of_small_messages() -> None:
     told = run_code(2, SMALL, NCCLX_MPI_REPORT_TUNING="1").stderr
-    assert re.search(r"^rank 0: stores of messages of 1 to 16 KiB to rank 1: [a-z ]+: plain \d+ ns a KiB, streamed \d+ ns$", told, re.M)
+    assert re.search(
+        r"^rank 0: stores of messages of 1 to 16 KiB to rank 1: [a-z ]+: plain \d+ ns a KiB, streamed \d+ ns$", told, re.M
+    )
     assert "to rank 0:" not in told
     assert "to rank 1:" not in run_code(2, SMALL, NCCLX_MPI_REPORT_TUNING="1", NCCLX_MPI_STORES="plain").stderr
 
