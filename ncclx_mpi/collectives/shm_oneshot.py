@@ -415,7 +415,7 @@ def publish_payload(comm, number, address, nbytes):  # type: ignore[no-untyped-d
     """Write the payload of collective `number`, whose line and buffer are this rank's to write, and announce it."""
     slot, rank = load64(comm + COMM.slot), load64(comm + COMM.rank)
     if nbytes > INLINE:
-        write_shared(payload(comm, rank, number, nbytes), address, nbytes, load64(load64(comm + COMM.engine) + SHM.streamed))
+        show(comm, payload(comm, rank, number, nbytes), address, nbytes)
     elif nbytes == 8:
         store64(line_of(slot, rank, number) + LINE.payload, load64(address))
     elif nbytes > 0:
@@ -442,6 +442,12 @@ def pass_by(comm, signature, target, source, nbytes):  # type: ignore[no-untyped
     store_release(done_of(load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)), number)
     trace_end(load64(comm + SCRATCH.record))
     return 0
+
+
+@kernel("void(int64, int64, int64, int64)")
+def show(comm, target, address, nbytes):  # type: ignore[no-untyped-def]
+    """Write bytes of a payload, where others read them, with the kind of stores that is the faster one."""
+    write_shared(target, address, nbytes, load64(load64(comm + COMM.engine) + SHM.streamed))
 
 
 @kernel("int64(int64, int64, int64)")

@@ -54,6 +54,7 @@ from ncclx_mpi.collectives.shm_oneshot import (
     payload,
     plain_kind,
     root_of,
+    show,
     sign,
     signed_bytes,
 )
@@ -61,7 +62,6 @@ from ncclx_mpi.collectives.shm_schedule import BY_BLOCKS, ENTRY, keep_block, sig
 from ncclx_mpi.p2p.layout import BROKEN, COMM
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, store_release
 from numba_kernels.jit import kernel
-from numba_kernels.memory import copy
 from transports.shm.shared import DIRECT
 from transports.shm.slots import BIG, LINE, SLOT, done_of, line_of
 
@@ -183,7 +183,7 @@ def _write(comm, entry, number):  # type: ignore[no-untyped-def]
     elif signed > BIG:
         write_notice(comm, _column(kind, _is_leaf(comm, kind, root)), DIRECT, table, target)
     elif kind == ALLGATHER:
-        copy(target, load64(own + ROW.send), signed)
+        show(comm, target, load64(own + ROW.send), signed)
     elif signed > 0:
         write_payload(comm, kind, table, target)
 

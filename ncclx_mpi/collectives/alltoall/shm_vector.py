@@ -42,6 +42,7 @@ from ncclx_mpi.collectives.shm_oneshot import (
     pass_by,
     payload,
     publish,
+    show,
     sign,
     signed_bytes,
     working_memory,
@@ -99,7 +100,7 @@ def write_payload(comm, kind, table, target):  # type: ignore[no-untyped-def]
         if header > 0:
             word = target + other // _LENGTHS_A_WORD * 8
             store64(word, load64(word) | nbytes << other % _LENGTHS_A_WORD * _LENGTH_BITS)
-        copy(place, load64(row + ROW.send), nbytes)
+        show(comm, place, load64(row + ROW.send), nbytes)
         place += nbytes
 
 
