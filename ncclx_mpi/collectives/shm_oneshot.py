@@ -62,7 +62,7 @@ SCRATCH = words(
     "known published passed record streams past next_past offender own_signature its_signature "
     # non-blocking collectives (shm_schedule.py)
     "started collected entries room first announced end linked next leaving failure keeper ahead chunks one_sided by_blocks by_edges "
-    # how often collectives came by in which stores may be compared (shm_stores.py), and how often they were
+    # how many collectives there were in which stores may be compared (shm_stores.py), and how often they were
     "swaps compared "
     # payloads over MID that this rank has given room, where the next one goes, and a bit for each rank whose big ring it has mapped
     "bigs next_big bigs_mapped",
@@ -89,8 +89,8 @@ KEEP_GIL = 128 << 10
 """Bytes up to which a collective keeps the GIL while it copies, some 10 us."""
 _FEW_BIGS, _MANY_BIGS = 128, 1024
 """Payloads over `MID` bytes before those of a rank stand behind each other, and before they do so in all of its big ring."""
-LOOK_AGAIN = 4096
-"""Collectives with payloads worth a comparison, from one comparison of stores to the next."""
+LOOK_AGAIN, _WEIGHT = 1 << 14, 4
+"""Collectives in which all wait for all, from one comparison of stores to the next; those with payloads of a KiB and more count as four."""
 _KIND_MASK = (1 << 8) - 1
 AHEAD = 1 << 7
 """Flag of a kind: the non-blocking collective by direct copies, which does not meet the blocking one."""
@@ -386,7 +386,7 @@ def begin(comm, signature, address, nbytes):  # type: ignore[no-untyped-def]
     if number < 0:
         return number
     publish_payload(comm, number, address, nbytes)
-    if bytes_of(signature) >= STREAM_FROM and _is_swap(kind_of(signature)) != 0:
+    if _is_swap(kind_of(signature)) != 0 and _is_due(comm, signature) != 0:
         code = _look_at_placement(comm, number, signature)
         if code != 0:
             return -end(comm, number, code)
@@ -396,15 +396,23 @@ def begin(comm, signature, address, nbytes):  # type: ignore[no-untyped-def]
 @kernel("int64(int64)")
 def _is_swap(kind):  # type: ignore[no-untyped-def]
     """Whether all ranks wait for all in a collective, with as many bytes."""
-    return 1 if kind in (ALLREDUCE, ALLTOALL, ALLGATHER, REDUCE_SCATTER) else 0
+    return 1 if kind in (BARRIER, ALLREDUCE, ALLTOALL, ALLGATHER, REDUCE_SCATTER) else 0
+
+
+@kernel("int64(int64, int64)")
+def _is_due(comm, signature):  # type: ignore[no-untyped-def]
+    """Whether kinds of store are to be compared in this collective, which counts more if it is one in which they matter."""
+    before = load64(comm + SCRATCH.swaps)
+    swaps = before + (_WEIGHT if bytes_of(signature) >= STREAM_FROM else 1)
+    store64(comm + SCRATCH.swaps, swaps)
+    return 1 if before ^ swaps >= LOOK_AGAIN else 0
 
 
 @kernel("int64(int64, int64, int64)")
 def _look_at_placement(comm, number, signature):  # type: ignore[no-untyped-def]
-    """Now and then compare the kinds of store. 0 or the code of a failure."""
-    neighbour, swaps = load64(comm + COMM.rank) ^ 1, load64(comm + SCRATCH.swaps) + 1
-    store64(comm + SCRATCH.swaps, swaps)
-    if swaps % LOOK_AGAIN != 0 or neighbour >= load64(comm + COMM.size):
+    """Compare the kinds of store with the neighbour, if there is one. 0 or the code of a failure."""
+    neighbour = load64(comm + COMM.rank) ^ 1
+    if neighbour >= load64(comm + COMM.size):
         return 0
     code = arrive(comm, neighbour, number, signature)
     return code if code != 0 else compare_stores(comm, comm + SCRATCH.compared)
