@@ -45,6 +45,12 @@ def make_stack(nwords: int) -> Any:
 
 
 @kernel("int64(int64)")
+def whole_lines(nbytes):  # type: ignore[no-untyped-def]
+    """Bytes of the cache lines that hold `nbytes`: what stands behind them is aligned for any element."""
+    return (nbytes + LINE - 1) & ~(LINE - 1)
+
+
+@kernel("int64(int64)")
 def allocate_lines(nbytes):  # type: ignore[no-untyped-def]
     """Memory, or 0, from the start of a line on: a vector register of elements that are computed with lies in one line then, not in two."""
     return _aligned(LINE, nbytes)

@@ -34,7 +34,7 @@ from numba_kernels.atomics import full_fence, load64, load_acquire, load_relaxed
 from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
-from numba_kernels.memory import STREAM_FROM, allocate, allocate_lines, copy, move, take_pages, write_shared
+from numba_kernels.memory import STREAM_FROM, allocate, allocate_lines, copy, move, take_pages, whole_lines, write_shared
 from transports.shm.lane import LANE, SHM
 from transports.shm.layout import CONTROL, DEAD
 from transports.shm.slots import (
@@ -52,6 +52,7 @@ from transports.shm.slots import (
     buffer_of,
     done_of,
     line_of,
+    place_behind,
     pushing_of,
 )
 
@@ -62,7 +63,7 @@ SCRATCH = words(
     "known published passed record streams past next_past offender own_signature its_signature "
     # non-blocking collectives (shm_schedule.py)
     "started collected entries room first announced end linked next leaving failure keeper ahead chunks one_sided by_blocks by_edges "
-    # how many collectives there were in which stores may be compared (shm_stores.py), and how often they were
+    # weights of the collectives in which stores may be compared (shm_stores.py), and how often they were
     "swaps compared "
     # payloads over MID that this rank has given room, where the next one goes, and a bit for each rank whose big ring it has mapped
     "bigs next_big bigs_mapped",
@@ -90,7 +91,8 @@ KEEP_GIL = 128 << 10
 _FEW_BIGS, _MANY_BIGS = 128, 1024
 """Payloads over `MID` bytes before those of a rank stand behind each other, and before they do so in all of its big ring."""
 LOOK_AGAIN, _WEIGHT = 1 << 14, 4
-"""Collectives in which all wait for all, from one comparison of stores to the next; those with payloads of a KiB and more count as four."""
+"""Collectives in which all wait for all, from one comparison of stores to the next; those with payloads of a KiB and more count as four,
+those on streams as 64 (:mod:`ncclx_mpi.collectives.shm_pipelined`)."""
 _KIND_MASK = (1 << 8) - 1
 AHEAD = 1 << 7
 """Flag of a kind: the non-blocking collective by direct copies, which does not meet the blocking one."""
@@ -242,12 +244,6 @@ def working_memory(comm, nbytes):  # type: ignore[no-untyped-def]
     return found
 
 
-@kernel("int64(int64)")
-def whole_lines(nbytes):  # type: ignore[no-untyped-def]
-    """Bytes of the cache lines that hold `nbytes`: what stands behind them is aligned for any element."""
-    return (nbytes + 63) & ~63
-
-
 @kernel("int64(int64, int64)")
 def open_record(comm, signature):  # type: ignore[no-untyped-def]
     """Open the trace record of a collective; returns its address."""
@@ -309,13 +305,11 @@ def _give_room(comm, number, nbytes):  # type: ignore[no-untyped-def]
     """
     bigs, place = load64(comm + SCRATCH.bigs), (number & (BIGS - 1)) * BIG
     if bigs >= _FEW_BIGS:
-        place = load64(comm + SCRATCH.next_big)
         if bigs == _FEW_BIGS:
-            place = BIGS * BIG
+            store64(comm + SCRATCH.next_big, BIGS * BIG)
             store_relaxed(load64(comm + COMM.slot) + SLOT.bulk, 1)
-        if place + nbytes > _reach(comm, bigs):
-            place = 0
-        store64(comm + SCRATCH.next_big, place + ((nbytes + 63) & ~63))
+        place = place_behind(load64(comm + SCRATCH.next_big), nbytes, _reach(comm, bigs))
+        store64(comm + SCRATCH.next_big, place + whole_lines(nbytes))
     store64(comm + SCRATCH.bigs, bigs + 1)
     store64(line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number) + LINE.payload, place)
 
@@ -386,10 +380,8 @@ def begin(comm, signature, address, nbytes):  # type: ignore[no-untyped-def]
     if number < 0:
         return number
     publish_payload(comm, number, address, nbytes)
-    if _is_swap(kind_of(signature)) != 0 and _is_due(comm, signature) != 0:
-        code = _look_at_placement(comm, number, signature)
-        if code != 0:
-            return -end(comm, number, code)
+    if _is_swap(kind_of(signature)) != 0:
+        return look_at_placement(comm, number, signature, _WEIGHT if bytes_of(signature) >= STREAM_FROM else 1)
     return number
 
 
@@ -399,23 +391,21 @@ def _is_swap(kind):  # type: ignore[no-untyped-def]
     return 1 if kind in (BARRIER, ALLREDUCE, ALLTOALL, ALLGATHER, REDUCE_SCATTER) else 0
 
 
-@kernel("int64(int64, int64)")
-def _is_due(comm, signature):  # type: ignore[no-untyped-def]
-    """Whether kinds of store are to be compared in this collective, which counts more if it is one in which they matter."""
+@kernel("int64(int64, int64, int64, int64)")
+def look_at_placement(comm, number, signature, weight):  # type: ignore[no-untyped-def]
+    """Count a collective that all ranks are in, and compare the kinds of store if it is time. Its number, or less the code of a failure.
+
+    `weight`: how much it counts, more if it is one in which stores matter.
+    """
     before = load64(comm + SCRATCH.swaps)
-    swaps = before + (_WEIGHT if bytes_of(signature) >= STREAM_FROM else 1)
-    store64(comm + SCRATCH.swaps, swaps)
-    return 1 if before ^ swaps >= LOOK_AGAIN else 0
-
-
-@kernel("int64(int64, int64, int64)")
-def _look_at_placement(comm, number, signature):  # type: ignore[no-untyped-def]
-    """Compare the kinds of store with the neighbour, if there is one. 0 or the code of a failure."""
+    store64(comm + SCRATCH.swaps, before + weight)
     neighbour = load64(comm + COMM.rank) ^ 1
-    if neighbour >= load64(comm + COMM.size):
-        return 0
+    if before ^ (before + weight) < LOOK_AGAIN or neighbour >= load64(comm + COMM.size):
+        return number
     code = arrive(comm, neighbour, number, signature)
-    return code if code != 0 else compare_stores(comm, comm + SCRATCH.compared)
+    if code == 0:
+        code = compare_stores(comm, comm + SCRATCH.compared)
+    return number if code == 0 else -end(comm, number, code)
 
 
 @kernel("void(int64, int64, int64, int64)")

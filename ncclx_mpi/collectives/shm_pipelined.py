@@ -20,8 +20,16 @@ from __future__ import annotations
 
 from ncclx_mpi.algorithms import LARGEST_ITEM
 from ncclx_mpi.collectives.cma_tuning import WAYS
-from ncclx_mpi.collectives.shm_oneshot import SCRATCH, begin, bytes_of, check_line, check_signature, end
-from ncclx_mpi.collectives.shm_stores import compare_stores
+from ncclx_mpi.collectives.shm_oneshot import (
+    LOOK_AGAIN,
+    SCRATCH,
+    bytes_of,
+    check_line,
+    check_signature,
+    enter,
+    look_at_placement,
+    publish,
+)
 from ncclx_mpi.p2p.layout import COMM
 from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, store_relaxed, store_release
@@ -59,7 +67,8 @@ ring."""
 SHORT_ROUNDS = 4
 """Rounds up to which a collective keeps the GIL while it copies, some 10 us."""
 _PAGE = 4096
-_LOOK_AGAIN = 256
+_WEIGHT = LOOK_AGAIN // 256
+"""Of a collective on streams: stores are compared in every 256th."""
 LEAST_ADDRESS = 4096
 assert LARGEST_ITEM == LEAST_CHUNK
 """What the ``take`` functions return below this is the code of a failure."""
@@ -69,14 +78,12 @@ assert LARGEST_ITEM == LEAST_CHUNK
 def begin_streams(comm, signature):  # type: ignore[no-untyped-def]
     """Start a collective on streams: as :func:`begin`, without payload."""
     note_bulk(comm)
-    number = begin(comm, signature, 0, 0)
-    count = load64(comm + SCRATCH.streams) + 1
-    store64(comm + SCRATCH.streams, count)
-    if number > 0 and count % _LOOK_AGAIN == 1:
-        code = compare_stores(comm, comm + SCRATCH.compared)
-        if code != 0:
-            return -end(comm, number, code)
-    return number
+    number = enter(comm, signature, 0)
+    if number < 0:
+        return number
+    publish(comm, number)
+    store64(comm + SCRATCH.streams, load64(comm + SCRATCH.streams) + 1)
+    return look_at_placement(comm, number, signature, _WEIGHT)
 
 
 @kernel("void(int64)")

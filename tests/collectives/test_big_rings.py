@@ -58,7 +58,7 @@ def many(comm: NativeComm, streamed: int) -> None:
     for step, nbytes in enumerate(sizes.tolist()):
         (bcast_and_gather if step % 5 else allreduce_and_start)(comm, step, nbytes)
         if step % 90 == comm.rank:
-            time.sleep(0.003)
+            time.sleep(0.003)  # the others run ahead meanwhile, as far as they may
     has_more = comm.size > 1 and big_bytes(comm.size) > BIG_STEP
     assert (word(comm, "bigs_mapped") == (1 << comm.size) - 1) == (has_more and not streamed)
 

@@ -26,19 +26,24 @@ def ends() -> tuple[End, End]:
     return two_ends()
 
 
+def shm(end: End) -> SharedMemory:
+    assert isinstance(end.transport, SharedMemory)
+    return end.transport
+
+
 def two_ends(nranks: int = 2) -> tuple[End, End]:
-    """Ranks 0 and 1 in this process, on however many cores it has."""
+    """Ranks 0 and 1 in this process, on however many cores it has, whose messages soon go aside."""
     arena = Arena.create(nranks)
     zero, one = (End(SharedMemory(arena, rank), [b""] * nranks) for rank in (0, 1))
-    zero.transport.set_word("streamed", 0)  # type: ignore[attr-defined]
+    shm(zero).set_word("streamed", 0)
     if side_bytes(nranks):
-        zero.transport.set_word("aside_after", FEW)  # type: ignore[attr-defined]
+        shm(zero).set_word("aside_after", FEW)
     return zero, one
 
 
 def lane(end: End, field: str) -> int:
     """A word of the lane between an end and the other one."""
-    peer = end.peers[1 - end.transport._rank]  # type: ignore[attr-defined]
+    peer = end.peers[1 - shm(end)._rank]
     return int(ctypes.c_int64.from_address(peer + getattr(LANE, field)).value)
 
 
@@ -85,7 +90,7 @@ def test_a_side_ring_goes_round(ends: tuple[End, End]) -> None:
     sizes = [LARGEST - 64 * (number % 5) - number % 3 for number in range(2 * side_bytes(2) // LARGEST)]
     exchange(*ends, [SIDE_FROM + 1] * FEW + sizes)
     assert lane(ends[0], "side_tail") == lane(ends[1], "side_head") > side_bytes(2)
-    behind = side_of(lane(ends[0], "outbox"), ends[0].transport.ring_lines) + side_bytes(2)  # type: ignore[attr-defined]
+    behind = side_of(lane(ends[0], "outbox"), shm(ends[0]).ring_lines) + side_bytes(2)
     assert ctypes.string_at(behind, PAGE) == bytes(PAGE), "the ring behind it, which nobody uses here"
 
 
@@ -119,13 +124,13 @@ def test_few_messages_take_no_pages_of_a_side_ring(ends: tuple[End, End]) -> Non
 
 def test_many_ranks_have_no_side_rings() -> None:
     zero, one = two_ends(9)
-    assert zero.transport.word("aside_after") == NEVER  # type: ignore[attr-defined]
+    assert shm(zero).word("aside_after") == NEVER
     exchange(zero, one, [zero.transport.caps.max_eager] * (2 * FEW))
     assert lane(zero, "side_tail") == lane(one, "side_head") == 0
 
 
 def test_streamed_messages_go_aside_later(ends: tuple[End, End]) -> None:
-    ends[0].transport.set_word("streamed", 1)  # type: ignore[attr-defined]
+    shm(ends[0]).set_word("streamed", 1)
     exchange(*ends, [LARGEST] * (FEW << STREAMED_SHIFT))
     assert lane(ends[0], "side_tail") == 0
     exchange(*ends, [LARGEST])
@@ -134,9 +139,8 @@ def test_streamed_messages_go_aside_later(ends: tuple[End, End]) -> None:
 
 @pytest.mark.parametrize("stores", ["auto", "plain", "streamed"])
 def test_payloads_are_timed_unless_the_user_has_chosen(ends: tuple[End, End], stores: str) -> None:
-    transport = ends[0].transport
     if stores != "auto":
-        transport.choose_stores(stores)  # type: ignore[attr-defined]
+        shm(ends[0]).choose_stores(stores)
     exchange(*ends, [LARGEST] * (FEW << STREAMED_SHIFT))
     exchange(*ends, [LARGEST] * (SAMPLED_EVERY + 2 * SAMPLES))
     was_timed = [lane(ends[0], field) > 0 for field in ("plain_ticks", "streamed_ticks")]

@@ -19,7 +19,7 @@ from numba_kernels.atomics import load64, load_relaxed, store64, store_relaxed, 
 from numba_kernels.calls import call_message
 from numba_kernels.jit import kernel
 from numba_kernels.layout import LINE, WORD, words
-from numba_kernels.memory import take_pages, write_shared
+from numba_kernels.memory import take_pages, whole_lines, write_shared
 from transports.messages import EAGER, ENGINE_WORDS, PEER_WORDS
 from transports.shm.layout import RING
 from transports.shm.ring import (
@@ -37,7 +37,7 @@ from transports.shm.ring import (
     room,
     tag_of,
 )
-from transports.shm.side import SIDE_FROM, STREAMED_SHIFT, end_at, place_at, side_of, side_room
+from transports.shm.side import SIDE_FROM, STREAMED_SHIFT, place_at, side_of, side_room
 from transports.shm.store_kind import SAMPLED_EVERY, SAMPLED_FROM, SAMPLES, judge_writes, time_write
 
 SHM = words(
@@ -111,7 +111,7 @@ def _send_aside(engine, lane, context, tag, nbytes, address):  # type: ignore[no
         take_pages(side, side_bytes)
     position = place_at(load64(lane + LANE.side_tail), nbytes, side_bytes)
     consumed = room(ring, ring_lines, tail, load64(lane + LANE.seen_consumed), 1)
-    side_consumed = side_room(ring, end_at(position, nbytes), load64(lane + LANE.side_seen), side_bytes)
+    side_consumed = side_room(ring, position + whole_lines(nbytes), load64(lane + LANE.side_seen), side_bytes)
     if consumed < 0 or side_consumed < 0:
         return 0
     line = begin_aside(ring, ring_lines, tail, context, (tag << KIND_BITS) | ASIDE, nbytes, position)
@@ -120,7 +120,7 @@ def _send_aside(engine, lane, context, tag, nbytes, address):  # type: ignore[no
     store64(lane + LANE.seen_consumed, consumed)
     store64(lane + LANE.tail, tail + 1)
     store64(lane + LANE.side_seen, side_consumed)
-    store64(lane + LANE.side_tail, end_at(position, nbytes))
+    store64(lane + LANE.side_tail, position + whole_lines(nbytes))
     return 1
 
 
@@ -223,7 +223,7 @@ def consume_line(engine, lane, line):  # type: ignore[no-untyped-def]
 
 @kernel("void(int64, int64, int64)")
 def _consume_side(engine, lane, line):  # type: ignore[no-untyped-def]
-    head = end_at(load64(line + MESSAGE.payload), load64(line + MESSAGE.nbytes))
+    head = load64(line + MESSAGE.payload) + whole_lines(load64(line + MESSAGE.nbytes))
     word, whole = load64(lane + LANE.inbox) + RING.side_consumed, load64(engine + SHM.side_bytes)
     store64(lane + LANE.side_head, head)
     store64(lane + LANE.side_published, consume(word, whole, head, load64(lane + LANE.side_published)))

@@ -47,12 +47,6 @@ def place_at(position, nbytes, side_bytes):  # type: ignore[no-untyped-def]
     return position if nbytes <= left else position + left
 
 
-@kernel("int64(int64, int64)")
-def end_at(position, nbytes):  # type: ignore[no-untyped-def]
-    """The position behind `nbytes`: the beginning of a line."""
-    return position + ((nbytes + LINE - 1) & ~(LINE - 1))
-
-
 @kernel("int64(int64, int64, int64, int64)")
 def side_room(ring, end, seen, side_bytes):  # type: ignore[no-untyped-def]
     """The receiver's ``side_consumed`` if there is room up to `end`, else -1; rereads it only when the one last `seen` is too old."""

@@ -47,7 +47,7 @@ from __future__ import annotations
 from numba_kernels.atomics import compare_exchange, fetch_add, load64, load_relaxed, store64, store_release
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
-from numba_kernels.memory import fill, remove_pages, take_pages
+from numba_kernels.memory import fill, remove_pages, take_pages, whole_lines
 
 SLOT = words("Slot", "leased | returned | bulk | broken")
 """``bulk``: 1 once somebody moved bulk data, so that the last one gives those pages back to the kernel. ``broken``: nonzero
@@ -249,15 +249,19 @@ def place_of(ring, index):  # type: ignore[no-untyped-def]
     return (load64(ring + RING.places) >> shift & ((1 << _PLACE_BITS) - 1)) << _PLACE_SHIFT
 
 
+@kernel("int64(int64, int64, int64)")
+def place_behind(end, nbytes, ring_bytes):  # type: ignore[no-untyped-def]
+    """Where in a ring what has `nbytes` goes: behind what ended at `end`, or to the beginning."""
+    return end if end + nbytes <= ring_bytes else 0
+
+
 @kernel("int64(int64, int64, int64, int64)")
 def give_place(ring, index, nbytes, ring_bytes):  # type: ignore[no-untyped-def]
     """Where in its ring of `ring_bytes` the next chunk, of `nbytes`, goes: behind the one before, or to the beginning."""
-    place, shift = load64(ring + RING.next), (index & (CHUNKS - 1)) * _PLACE_BITS
-    if place + nbytes > ring_bytes:
-        place = 0
+    place, shift = place_behind(load64(ring + RING.next), nbytes, ring_bytes), (index & (CHUNKS - 1)) * _PLACE_BITS
     others = load64(ring + RING.places) & ~(((1 << _PLACE_BITS) - 1) << shift)
     store64(ring + RING.places, others | place >> _PLACE_SHIFT << shift)
-    store64(ring + RING.next, place + ((nbytes + 63) & ~63))
+    store64(ring + RING.next, place + whole_lines(nbytes))
     return place
 
 

@@ -54,7 +54,6 @@ from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
 from numba_kernels.memory import copy_lines
-from transports.shm.lane import SHM
 from transports.shm.slots import BIG, LINE, SLOT, done_of, line_of
 
 
@@ -116,7 +115,7 @@ def _write(comm, entry, number):  # type: ignore[no-untyped-def]
     if nbytes > BIG:
         write_notice(edges, kind, table, 1, 0, target)
     elif nbytes > 0:
-        write_blocks(edges, kind, table, target, load64(load64(comm + COMM.engine) + SHM.streamed))
+        write_blocks(comm, kind, table, target)
     keep_own(edges, kind, table, _received(comm, entry))
 
 

@@ -33,6 +33,7 @@ from ncclx_mpi.collectives.shm_oneshot import (
     pass_by,
     payload,
     publish,
+    show,
     sign,
     signed_bytes,
     working_memory,
@@ -42,10 +43,9 @@ from ncclx_mpi.p2p.layout import BROKEN, COMM, FAILED
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD, words
-from numba_kernels.memory import allocate, copy, copy_lines, make_stack, move, release, write_shared
+from numba_kernels.memory import allocate, copy, copy_lines, make_stack, move, release
 from numba_kernels.pylayouts import LAYOUT, pack_row, unpack_row
 from transports.shm.cma import RUNS
-from transports.shm.lane import SHM
 from transports.shm.shared import PIPED
 from transports.shm.slots import BIG
 
@@ -193,9 +193,10 @@ def line_bytes_of(edges, kind, sent):  # type: ignore[no-untyped-def]
     return total
 
 
-@kernel("void(int64, int64, int64, int64, int64)")
-def write_blocks(edges, kind, sent, target, streamed):  # type: ignore[no-untyped-def]
+@kernel("void(int64, int64, int64, int64)")
+def write_blocks(comm, kind, sent, target):  # type: ignore[no-untyped-def]
     """Write the payload of the own line."""
+    edges = load64(comm + COMM.edges)
     number = _published_blocks(edges, kind)
     store64(target, number)
     place = target + WORD * (1 + number)
@@ -205,7 +206,7 @@ def write_blocks(edges, kind, sent, target, streamed):  # type: ignore[no-untype
         nbytes = load64(part + PART.nbytes)
         store64(target + WORD * (1 + row), load64(edge + EDGE.rank) | nbytes << RANK_BITS)
         if load64(part + PART.layout) == 0:
-            write_shared(place, load64(part + PART.address), nbytes, streamed)
+            show(comm, place, load64(part + PART.address), nbytes)
         else:
             _pack(part, place)
         place += _padded(nbytes)
@@ -355,8 +356,7 @@ def _on_lines(comm, kind, sent, received, line_bytes):  # type: ignore[no-untype
     if number < 0:
         return -number
     if line_bytes > 0:
-        streamed = load64(load64(comm + COMM.engine) + SHM.streamed)
-        write_blocks(edges, kind, sent, payload(comm, load64(comm + COMM.rank), number, line_bytes), streamed)
+        write_blocks(comm, kind, sent, payload(comm, load64(comm + COMM.rank), number, line_bytes))
     publish(comm, number)
     code = keep_own(edges, kind, sent, received)
     return end(comm, number, code if code != 0 else _receive_all(comm, kind, number, received))

@@ -17,12 +17,12 @@ from ncclx_mpi.collectives.cma_tuning import choose_way, note_way
 from ncclx_mpi.collectives.reduce import cma
 from ncclx_mpi.collectives.reduce.cma import EVERYONE
 from ncclx_mpi.collectives.reduce_scatter.shm_pipelined import collect_round, even_firsts, reduce_round
-from ncclx_mpi.collectives.shm_oneshot import NO_MEMORY, REDUCE, end, sign, whole_lines, working_memory
+from ncclx_mpi.collectives.shm_oneshot import NO_MEMORY, REDUCE, end, sign, working_memory
 from ncclx_mpi.collectives.shm_pipelined import begin_streams, chunk_items, chunks_of, put_shared, put_split
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
-from numba_kernels.memory import release
+from numba_kernels.memory import release, whole_lines
 from transports.shm.shared import DIRECT
 
 
