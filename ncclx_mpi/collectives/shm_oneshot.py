@@ -380,8 +380,8 @@ def begin(comm, signature, address, nbytes):  # type: ignore[no-untyped-def]
     if number < 0:
         return number
     publish_payload(comm, number, address, nbytes)
-    if _is_swap(kind_of(signature)) != 0:
-        return look_at_placement(comm, number, signature, _WEIGHT if bytes_of(signature) >= STREAM_FROM else 1)
+    if _is_swap(kind_of(signature)) != 0 and count_swap(comm, _WEIGHT if bytes_of(signature) >= STREAM_FROM else 1) != 0:
+        return look_at_placement(comm, number, signature)
     return number
 
 
@@ -391,16 +391,19 @@ def _is_swap(kind):  # type: ignore[no-untyped-def]
     return 1 if kind in (BARRIER, ALLREDUCE, ALLTOALL, ALLGATHER, REDUCE_SCATTER) else 0
 
 
-@kernel("int64(int64, int64, int64, int64)")
-def look_at_placement(comm, number, signature, weight):  # type: ignore[no-untyped-def]
-    """Count a collective that all ranks are in, and compare the kinds of store if it is time. Its number, or less the code of a failure.
-
-    `weight`: how much it counts, more if it is one in which stores matter.
-    """
+@kernel("int64(int64, int64)")
+def count_swap(comm, weight):  # type: ignore[no-untyped-def]
+    """Count a collective that all ranks are in, with more `weight` if it is one in which stores matter. Whether they are to be compared."""
     before = load64(comm + SCRATCH.swaps)
     store64(comm + SCRATCH.swaps, before + weight)
+    return 1 if before ^ (before + weight) >= LOOK_AGAIN else 0
+
+
+@kernel("int64(int64, int64, int64)")
+def look_at_placement(comm, number, signature):  # type: ignore[no-untyped-def]
+    """Compare the kinds of store with the neighbour, if there is one. The collective's number, or less the code of a failure."""
     neighbour = load64(comm + COMM.rank) ^ 1
-    if before ^ (before + weight) < LOOK_AGAIN or neighbour >= load64(comm + COMM.size):
+    if neighbour >= load64(comm + COMM.size):
         return number
     code = arrive(comm, neighbour, number, signature)
     if code == 0:

@@ -26,6 +26,7 @@ from ncclx_mpi.collectives.shm_oneshot import (
     bytes_of,
     check_line,
     check_signature,
+    count_swap,
     enter,
     look_at_placement,
     publish,
@@ -83,7 +84,7 @@ def begin_streams(comm, signature):  # type: ignore[no-untyped-def]
         return number
     publish(comm, number)
     store64(comm + SCRATCH.streams, load64(comm + SCRATCH.streams) + 1)
-    return look_at_placement(comm, number, signature, _WEIGHT)
+    return look_at_placement(comm, number, signature) if count_swap(comm, _WEIGHT) != 0 else number
 
 
 @kernel("void(int64)")
