@@ -13,10 +13,13 @@ Tests passed on all ranks together, and tests that failed (Python 3.11, mpi4py 4
     pybnb 0.6.2              457 / 1      457 / 1
     pyske 0.1.1              336 / 0      336 / 0
     distwq 1.3.3               5 / 0        5 / 0
+    libensemble 1.6.1        112 / 0      112 / 0
+    pylops-mpi 0.8.0        4239 / 0     4239 / 0
     runtests 0.0.28           18 / 0       18 / 0
 
 What fails on both is a test of a NumPy that was. Left out are tests that need Pyomo, that start processes while they run (distwq's
-`spawn`), or that import `mpi4py.MPI` in a new interpreter without a launcher (maybempi's of one process).
+`spawn`), that import `mpi4py.MPI` in a new interpreter without a launcher (maybempi's of one process), or that transform by another
+package (mpi4py-fft for pylops-mpi's).
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,6 +112,50 @@ PROGRAMS = (
     ),
     Program("pyske", "0.1.1", (), tuple(pytest(nranks, "pyske/test/list") for nranks in (1, 2, 3))),
     Program("distwq", "1.3.3", (), tuple(pytest(nranks, "test_mpi_distwq.py", "-k", "basic", folder="tests") for nranks in (2, 3))),
+    Program(
+        "libensemble",
+        "1.6.1",
+        ("psutil", "pyyaml", "tomli", "pydantic", "gest-api", "scipy"),
+        tuple(
+            Launch(4, (f"test_{name}.py",), "libensemble/tests/functionality_tests")
+            for name in (
+                "1d_splitcomm",
+                "1d_subcomm",
+                "1d_super_simple",
+                "1d_uniform_sampling_with_comm_dup",
+                "calc_exception",
+                "cancel_in_alloc",
+                "comms",
+                "elapsed_time_abort",
+                "evaluate_existing_plus_gen",
+                "fast_alloc",
+                "mpi_comms",
+                "mpi_runners",
+                "new_field",
+                "persistent_sim_uniform_sampling",
+                "persistent_uniform_sampling",
+                "persistent_uniform_sampling_async",
+                "persistent_uniform_sampling_cancel",
+                "persistent_uniform_sampling_nonblocking",
+                "persistent_uniform_sampling_running_mean",
+                "sim_dirs_per_calc",
+                "sim_dirs_per_worker",
+                "sim_dirs_with_exception",
+                "uniform_sampling",
+                "uniform_sampling_cancel",
+                "uniform_sampling_one_residual_at_a_time",
+                "worker_exceptions",
+                "workflow_dir",
+                "zero_resource_workers",
+            )
+        ),
+    ),
+    Program(
+        "pylops-mpi",
+        "0.8.0",
+        ("pylops", "pyproximal", "matplotlib", "scipy"),
+        tuple(pytest(nranks, "tests", "--noconftest", "--ignore=tests/test_ffts.py") for nranks in (2, 3, 4)),
+    ),
     Program("runtests", "0.0.28", ("coverage",), tuple(pytest(nranks, "runtests/mpi/tests/test_mpiworld.py") for nranks in (2, 4))),
 )
 
@@ -143,9 +191,8 @@ def compare(programs: list[Program], folder: Path, is_verbose: bool) -> int:
     print(f"{'program':24}{'MPICH':>18}{'ncclx_mpi':>18}", flush=True)
     worse = 0
     for program in programs:
-        sources = unpack(program, folder, mpich)
         way = with_both(mpich, ours) if program.by_mpiexec else with_ncclx(ours)
-        scores = [run(program, sources, each, is_verbose) for each in (with_mpich(mpich), way)]
+        scores = [run(program, unpack(program, each.path.parent), each, is_verbose) for each in (with_mpich(mpich), way)]
         cells = [f"{score.passed} / {score.failed}" for score in scores]
         print(f"{program.name + ' ' + program.version:24}{cells[0]:>18}{cells[1]:>18}", flush=True)
         worse += scores[1].passed < scores[0].passed
@@ -162,15 +209,15 @@ def environment(folder: Path, base: list[str], needs: set[str], programs: list[P
     return folder
 
 
-def unpack(program: Program, folder: Path, venv: Path) -> Path:
-    """The folder of a program's sources, from its source distribution."""
-    target = folder / "sources" / program.name
-    if not target.exists():
-        target.mkdir(parents=True)
-        download = [str(venv / "bin" / "python"), "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:"]
-        subprocess.run([*download, "-d", str(target), f"{program.name}=={program.version}"], check=True)
-        with tarfile.open(next(target.glob("*.tar.gz"))) as archive:
-            archive.extractall(target, filter="data")
+def unpack(program: Program, venv: Path) -> Path:
+    """The folder of a program's sources, from its source distribution, for one environment: what tests leave fails the next ones."""
+    target = venv / "sources" / program.name
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    download = [str(venv / "bin" / "python"), "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:"]
+    subprocess.run([*download, "-d", str(target), f"{program.name}=={program.version}"], check=True)
+    with tarfile.open(next(target.glob("*.tar.gz"))) as archive:
+        archive.extractall(target, filter="data")
     return next(path for path in target.iterdir() if path.is_dir())
 
 
