@@ -170,26 +170,21 @@ class _Space:
         return at
 
 
-_code, _variables = _Space(1 << 20), _Space(1 << 14)
-
-
-class _Method(ctypes.Structure):
-    """PyMethodDef, a structure of the interpreter."""
-
-    _fields_ = (("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
-
-
-_methods: list[_Method] = []
-"""Functions of the interpreter point to them."""
+_code, _variables, _methods = _Space(1 << 20), _Space(1 << 14), _Space(1 << 14)
+_METHOD = struct.Struct("<QQqQ")
+"""PyMethodDef, a structure of the interpreter: its name, what is called, flags, and a text that no function of ours has."""
 _new_function = ctypes.pythonapi.PyCFunction_NewEx
 _new_function.restype = ctypes.py_object
 _new_function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
 def _python_function(name: str, wrapper: int) -> Callable[..., Any]:
-    method = _Method(name.encode(), wrapper, _TAKES_A_ROW, f"compiled wrapper for {name!r}".encode())
-    _methods.append(method)
-    function: Callable[..., Any] = _new_function(ctypes.addressof(method), None, None)
+    """What Python calls. The interpreter reads its PyMethodDef until the last garbage is collected, when no module is left: it stays."""
+    text = name.encode() + b"\0"
+    method = _methods.take(_METHOD.size + (len(text) + 7 & ~7))
+    content = _METHOD.pack(method + _METHOD.size, wrapper, _TAKES_A_ROW, 0) + text
+    ctypes.memmove(method, content, len(content))
+    function: Callable[..., Any] = _new_function(method, None, None)
     return function
 
 

@@ -169,3 +169,5 @@ def _leave_the_rest() -> None:
     """Arrays that outlive the interpreter are freed when there is no Python to free them: nothing is done then."""
     nothing = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p)
     _handler.free = ctypes.cast(nothing, _Free)
+    for what_they_ask in (_handler, _NAME):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(what_they_ask))

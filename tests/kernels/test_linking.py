@@ -30,9 +30,25 @@ print("compiler" if "numba" in sys.modules or "llvmlite" in sys.modules else "li
 """Calls one function from Python and one by its address; says whether Numba was imported for that."""
 
 
-def run(cache: Path) -> str:
+OUTLIVED = """
+import ctypes, gc
+from numba_kernels import jit, linking, pack
+
+point = jit.entry(pack.pack)
+described = ctypes.c_void_p.from_address(id(point) + object.__basicsize__).value
+before = ctypes.string_at(described, 32), point.__name__
+vars(linking).clear()
+gc.collect()
+others = [ctypes.create_string_buffer(b"\\xff" * nbytes) for nbytes in range(1, 64) for _ in range(500)]
+assert (ctypes.string_at(described, 32), point.__name__) == before
+print("outlived")
+"""
+"""The interpreter takes modules apart first, then looks at what is left of functions."""
+
+
+def run(cache: Path, program: str = PROGRAM) -> str:
     settings = os.environ | {"PYTHONPATH": str(ROOT), cache_files.CACHE_VARIABLE: str(cache)}
-    result = subprocess.run([sys.executable, "-c", PROGRAM], env=settings, capture_output=True, text=True, timeout=120)
+    result = subprocess.run([sys.executable, "-c", program], env=settings, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
 
@@ -52,6 +68,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_cached_needs_no_compiler(cache: Path) -> None:
     assert len(images(cache)) == 2
     assert run(cache) == "linked"
+
+
+def test_functions_outlive_the_module_that_linked_them(cache: Path) -> None:
+    assert run(cache, OUTLIVED) == "outlived"
 
 
 @pytest.mark.parametrize(
