@@ -18,8 +18,8 @@ from numba_kernels.jit import entry
 from transports.shm.store_kind import bounce
 
 NEAR_US, FAR_US = 0.2, 0.25
-MIXED = "mixed"
-"""Between the two, or one before and the other after: the cores were moved."""
+NEAR, FAR, MIXED = "near", "far", "mixed"
+"""The last one: between the two, or one before and the other after: the cores were moved."""
 _BURSTS, _ROUNDS = 15, 2000
 _PATIENCE_US = 200_000
 _STRIDE = 32
@@ -69,5 +69,5 @@ def classify(*trips: float | None) -> str:
     if not seen:
         return "unknown"
     if max(seen) < NEAR_US:
-        return "near"
-    return "far" if min(seen) > FAR_US else MIXED
+        return NEAR
+    return FAR if min(seen) > FAR_US else MIXED

@@ -10,13 +10,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ncclx_mpi.bench.placement import MIXED, classify, flag_round_trip
+from ncclx_mpi.bench.placement import FAR, MIXED, NEAR, classify, flag_round_trip
 from ncclx_mpi.bench.points import Point
 from ncclx_mpi.bench.sides import Side
 
@@ -79,16 +79,47 @@ def measure(
 ) -> Iterator[Run]:
     """Yield the runs: for each round and each group of points (all of one rank count), every side once that is for any of them.
 
+    Where the cores were moved, each placement has had less than its rounds: as many more follow, of what the placement of that moment lacks.
     What `earlier` runs (as dictionaries) hold is not measured again.
     """
-    batches, known = list(groups), _measured(earlier)
-    for number in range(effort.rounds):
+    batches, done = list(groups), _Done(earlier)
+    for number in range(2 * effort.rounds):
         for batch in batches:
             for side in sides:
                 wanted = [point for point in batch if side.is_for(point)]
-                if known[side.name, number].issuperset(wanted):
+                if done.has(side, number, wanted) or (number >= effort.rounds and not done.lacks(side, wanted, effort.rounds)):
                     continue
-                yield _steady_run(side, wanted, number, effort)
+                run = _steady_run(side, wanted, number, effort)
+                done.add(asdict(run))
+                yield run
+
+
+class _Done:
+    """What has been measured: the points that each side has in each round, and how often in which placement."""
+
+    def __init__(self, runs: Iterable[dict[str, Any]]) -> None:
+        self._points: dict[tuple[str, int], set[Point]] = defaultdict(set)
+        self._counts: dict[tuple[Point, str], Counter[str]] = defaultdict(Counter)
+        for run in runs:
+            self.add(run)
+
+    def add(self, run: dict[str, Any]) -> None:
+        points = {Point(result["case"], result["bytes"], result["ranks"]) for result in run["results"]}
+        self._points[run["side"], run["round"]] |= points
+        for point in points:
+            self._counts[point, run["placement"]][run["side"]] += 1
+
+    def has(self, side: Side, number: int, wanted: Iterable[Point]) -> bool:
+        """Whether these points of a round need not be measured."""
+        return self._points[side.name, number].issuperset(wanted)
+
+    def lacks(self, side: Side, wanted: Iterable[Point], rounds: int) -> bool:
+        """Whether sides were compared in the placement that the cores have now, and this one less than so many times."""
+        counts = {
+            placement: [self._counts[point, placement] for point in wanted if point.has_placement] for placement in (NEAR, FAR)
+        }
+        few = [placement for placement, each in counts.items() if any(count and count[side.name] < rounds for count in each)]
+        return bool(few) and classify(flag_round_trip()) in few
 
 
 def _steady_run(side: Side, wanted: Sequence[Point], number: int, effort: Effort) -> Run:
@@ -102,14 +133,6 @@ def _steady_run(side: Side, wanted: Sequence[Point], number: int, effort: Effort
         run.placement = classify(*run.trips)
         is_spoiled = run.placement == MIXED and not run.failure and any(point.has_placement for point in wanted)
     return run
-
-
-def _measured(runs: Iterable[dict[str, Any]]) -> dict[tuple[str, int], set[Point]]:
-    """Return the points that each side has in each round."""
-    known: dict[tuple[str, int], set[Point]] = defaultdict(set)
-    for run in runs:
-        known[run["side"], run["round"]].update(Point(got["case"], got["bytes"], got["ranks"]) for got in run["results"])
-    return known
 
 
 def group(points: Iterable[Point], largest: int = 5) -> list[list[Point]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
@@ -22,16 +23,23 @@ class Row:
 
     Attributes
     ----------
-    medians
-        Microseconds of each side, median over its rounds in this placement.
-    rounds
-        How many rounds each side had.
+    times
+        Microseconds of each side in each of its rounds in this placement.
     """
 
     point: Point
     placement: str
-    medians: dict[str, float]
-    rounds: dict[str, int]
+    times: dict[str, list[float]]
+
+    @functools.cached_property
+    def medians(self) -> dict[str, float]:
+        """Microseconds of each side, median over its rounds."""
+        return {side: statistics.median(values) for side, values in self.times.items()}
+
+    @property
+    def rounds(self) -> dict[str, int]:
+        """How many rounds each side had."""
+        return {side: len(values) for side, values in self.times.items()}
 
     @property
     def ours(self) -> float | None:
@@ -113,8 +121,7 @@ def summarize(runs: Iterable[dict[str, Any]]) -> list[Row]:
     for (point, placement), sides in times.items():
         if placement == MIXED and point in steady:
             continue
-        medians = {side: statistics.median(values) for side, values in sides.items()}
-        rows.append(Row(point, placement, medians, {side: len(values) for side, values in sides.items()}))
+        rows.append(Row(point, placement, dict(sides)))
     return sorted(rows, key=lambda row: (row.point.nranks, row.point.nbytes, row.point.case, row.placement))
 
 

@@ -149,7 +149,7 @@ def _points(options: argparse.Namespace) -> list[Point]:
 
 def _show_progress(done: int, total: int, run: rounds.Run) -> None:
     state = run.placement if not run.failure else "FAILED"
-    print(f"# {done}/{total} round {run.round + 1} {run.side} n={run.nranks} cores {state}", file=sys.stderr, flush=True)
+    print(f"# {done}/{max(done, total)} round {run.round + 1} {run.side} n={run.nranks} cores {state}", file=sys.stderr, flush=True)
 
 
 def _print(rows: Sequence[summary.Row], runs: Sequence[dict[str, Any]], options: argparse.Namespace) -> None:
