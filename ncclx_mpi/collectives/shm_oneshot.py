@@ -91,8 +91,8 @@ KEEP_GIL = 128 << 10
 _FEW_BIGS, _MANY_BIGS = 128, 1024
 """Payloads over `MID` bytes before those of a rank stand behind each other, and before they do so in all of its big ring."""
 LOOK_AGAIN, _WEIGHT = 1 << 14, 4
-"""Collectives in which all wait for all, from one comparison of stores to the next; those with payloads of a KiB and more count as four,
-those on streams as 64 (:mod:`ncclx_mpi.collectives.shm_pipelined`)."""
+"""Collectives in which all wait for all, and those with counts, from one comparison of stores to the next; those in which all have a KiB
+and more count as four, those on streams as 64 (:mod:`ncclx_mpi.collectives.shm_pipelined`)."""
 _KIND_MASK = (1 << 8) - 1
 AHEAD = 1 << 7
 """Flag of a kind: the non-blocking collective by direct copies, which does not meet the blocking one."""
@@ -401,11 +401,14 @@ def count_swap(comm, weight):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64, int64)")
 def look_at_placement(comm, number, signature):  # type: ignore[no-untyped-def]
-    """Compare the kinds of store with the neighbour, if there is one. The collective's number, or less the code of a failure."""
+    """Compare the kinds of store with the neighbour, if there is one. The collective's number, or less the code of a failure.
+
+    What it signed is looked at for its bytes only when they are read.
+    """
     neighbour = load64(comm + COMM.rank) ^ 1
     if neighbour >= load64(comm + COMM.size):
         return number
-    code = arrive(comm, neighbour, number, signature)
+    code = arrive_with_any(comm, neighbour, number, signature)
     if code == 0:
         code = compare_stores(comm, comm + SCRATCH.compared)
     return number if code == 0 else -end(comm, number, code)

@@ -115,3 +115,20 @@ def barriers(comm: NativeComm) -> None:
 
 def test_barriers_count() -> None:
     run_ranks(3, barriers)
+
+
+def vectors(comm: NativeComm) -> None:
+    """Of blocks between the first two, while the third has none, or rank 1 has none either."""
+    for k in range(shm_oneshot.LOOK_AGAIN):
+        others = [0] * comm.size
+        if comm.rank < 2 and k % 2:
+            others[1 - comm.rank] = 8
+        own, found = tagged(comm.rank, 0, sum(others)), np.zeros(sum(others), np.uint8)
+        collectives.alltoallv(comm, own.ctypes.data, others, [0] * comm.size, found.ctypes.data, others, [0] * comm.size)
+        assert bytes(found) == (bytes(tagged(1 - comm.rank, 0, 8)) if sum(others) else b"")
+        assert word(comm, "compared") == 0 or k > shm_oneshot.LOOK_AGAIN - 9  # how ranks go is agreed upon first
+    assert word(comm, "compared") == (comm.rank < 2)
+
+
+def test_alltoalls_with_counts_count() -> None:
+    run_ranks(3, vectors)

@@ -36,9 +36,11 @@ from ncclx_mpi.collectives.shm_oneshot import (
     GATHER,
     NO_MEMORY,
     arrive_with_any,
+    count_swap,
     end,
     enter,
     give_gil,
+    look_at_placement,
     pass_by,
     payload,
     publish,
@@ -260,7 +262,9 @@ def exchange(comm, kind, root, table):  # type: ignore[no-untyped-def]
     own = table + rank * ROW.total
     total = _sum_of_others(comm, table, ROW.send_bytes) + _sum_of_others(comm, table, ROW.recv_bytes)
     state = give_gil(max(total, load64(own + ROW.recv_bytes)))
-    if total == 0:
+    # Ranks may give and need different things here, so the count is of calls; who has nothing to do with it stays if stores are compared.
+    is_comparing = count_swap(comm, 1) if kind in (ALLTOALL, ALLGATHER) and load64(comm + COMM.size) > 1 else 0
+    if total == 0 and is_comparing == 0:
         _keep_own(own, 0)
         enter_gil(state)
         return pass_by(comm, sign(kind, root, 0), 0, 0, 0)
@@ -270,6 +274,8 @@ def exchange(comm, kind, root, table):  # type: ignore[no-untyped-def]
         chosen, is_trial = choose_alone(comm, agreed, sort, published), is_tried_alone(comm, sort, published)
         way = DIRECT if chosen == DIRECT else PIPED
     number = _publish(comm, kind, root, table, published, way)
+    if number > 0 and is_comparing != 0:
+        number = look_at_placement(comm, number, sign(kind, root, 0))
     code = -number
     if number > 0:
         note_look(comm)
