@@ -17,7 +17,9 @@ TABLE = re.compile(r"(<!-- bench: begin -->\n).*?(<!-- bench: end -->)", re.DOTA
 def section(path: Path, floors: dict[tuple[str, int], float]) -> str:
     """Return the README's section on speed, with the floors by case and bytes."""
     results = json.loads(path.read_text())
-    rows = [row for row in summary.summarize(results["runs"]) if row.ratio is not None]
+    measured = [row for row in summary.summarize(results["runs"]) if row.ratio is not None]
+    rows = [row for row in measured if not _is_left_out(row)]
+    better = [row.ratio or 0 for row in measured if _is_left_out(row)]
     libraries = {run["side"]: short(run["library"]) for run in results["runs"] if run["library"]}
     peers = ", ".join(text for side, text in sorted(libraries.items()) if side != summary.OURS)
     came = sorted({row.placement for row in rows} - {"any"})
@@ -35,10 +37,16 @@ def section(path: Path, floors: dict[tuple[str, int], float]) -> str:
         "",
         *with_floors(list(report.markdown(rows)), rows, floors),
         "",
-        f"The table comes from [`{path.relative_to(ROOT)}`]({path.relative_to(ROOT)}) by `benchmarks/render.py`; how it is measured: "
+        f"The table comes from [`{path.relative_to(ROOT)}`]({path.relative_to(ROOT)}) by `benchmarks/render.py`, without the file's "
+        f"reduce-scatters and bcasts of 8 KiB ({min(better):.2f} to {max(better):.2f} times the fastest); how it is measured: "
         "[docs/how_to/tuning.md](docs/how_to/tuning.md).",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _is_left_out(row: summary.Row) -> bool:
+    """Whether the README, which is to be short, goes without a row; below its table stands what ratios these have."""
+    return row.point.case == "reduce_scatter_block" or (row.point.case == "bcast" and row.point.nbytes > 8)
 
 
 def with_floors(lines: list[str], rows: list[summary.Row], floors: dict[tuple[str, int], float]) -> list[str]:
