@@ -2,7 +2,7 @@
 
 The automatic side has the name of our own in every other comparison, and the forced ones stand for the peers: so a row's ratio
 (:class:`ncclx_mpi.bench.summary.Row`) would be its regret, if the best of several noisy times were not too good: where all choices are alike,
-that is above 1. So no round has a say in which choice was the best one in it (:func:`regret`).
+that is above 1. So no round has a say in which choice was the best one in it (:func:`regret`, design/053).
 """
 
 from __future__ import annotations

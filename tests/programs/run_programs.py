@@ -19,7 +19,7 @@ Tests passed on all ranks together, and tests that failed (Python 3.11, mpi4py 4
 
 What fails on both is a test of a NumPy that was. Left out are tests that need Pyomo, that start processes while they run (distwq's
 `spawn`), that import `mpi4py.MPI` in a new interpreter without a launcher (maybempi's of one process), or that transform by another
-package (mpi4py-fft for pylops-mpi's).
+package (mpi4py-fft for pylops-mpi's); of libensemble, those that go without MPI, or look for an mpiexec to start other programs with.
 """
 
 from __future__ import annotations
