@@ -14,6 +14,7 @@ from transports.shm.trial import FEW_FROM, FEW_TRIALS, PERIOD, STARTS, TRIALS
 AS_BEFORE = -1
 ORDER = AS_BEFORE, AS_BEFORE, DIRECT, PIPED, PIPED, PIPED, STREAMED, STREAMED, STREAMED, DIRECT, DIRECT
 FEW_ORDER = AS_BEFORE, AS_BEFORE, DIRECT, PIPED, STREAMED, DIRECT
+FIRST_FEW = DIRECT, DIRECT, PIPED, PIPED, STREAMED, DIRECT
 
 
 def ways(nbytes: int, count: int, ticks: dict[int, tuple[int, int, int]]) -> list[tuple[int, bool]]:
@@ -48,7 +49,7 @@ def test_all_ways_are_tried_each_in_a_row(nbytes: int) -> None:
     for number, (way, is_trial) in enumerate(found):
         step = min(number % PERIOD - start for start in STARTS if start <= number % PERIOD)
         assert is_trial == (step < trials_of(nbytes))
-        expected = order[step] if is_trial else PIPED
+        expected = PIPED if not is_trial else FIRST_FEW[number] if nbytes >= FEW_FROM and number < STARTS[1] else order[step]
         before = PIPED if number >= len(order) else DIRECT
         assert way == (before if expected == AS_BEFORE else expected), number
 
@@ -61,8 +62,14 @@ def test_what_was_slow_in_the_beginning_is_tried_again(nbytes: int) -> None:
 
 @pytest.mark.parametrize(("last", "chosen"), [(9, DIRECT), (12, DIRECT), (13, PIPED)])
 def test_the_least_time_counts_and_direct_copies_may_take_a_quarter_more(last: int, chosen: int) -> None:
-    found = ways(FEW_FROM, FEW_TRIALS + 1, {0: (10, 20, 30), FEW_TRIALS - 1: (10, last, 30)})
+    found = ways(1 << 20, TRIALS + 1, {0: (10, 20, 30), TRIALS - 1: (10, last, 30)})
     assert found[-1] == (chosen, False)
+
+
+def test_the_first_way_through_a_pipe_whose_pages_are_not_there_yet_says_nothing() -> None:
+    """Allreduce of 16 MiB on two near cores, as recorded: ten calls of 2.4 ms instead of 1.7 followed."""
+    found = ways(32 << 20, FEW_TRIALS + 1, {0: (5266, 2594, 2792), FIRST_FEW.index(PIPED) + 1: (1932, 2594, 2792)})
+    assert found[-1] == (PIPED, False)
 
 
 @pytest.mark.parametrize(("piped", "chosen"), [(89, PIPED), (92, DIRECT), (79, PIPED)])

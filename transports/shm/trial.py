@@ -11,7 +11,8 @@ good part then, and trials are repeated soon, and then ever more rarely. Later t
 only have to be faster by more than what two least times of the same way differ by. But a pipe that has not been in use meets lines that
 are in no cache any more, and some trials do not fill it: it takes a third to two thirds less once it has gone around. So after the second
 trials a pipe with plain stores is used if it did not take over twice as long; at the beginning of the third ones it shows what it takes. Of
-long transfers one fills what they use of a pipe, and a program may make but a few dozen: there the second trials are like later ones.
+long transfers one fills what they use of a pipe, and a program may make but a few dozen: there pipes go twice in the first trials, and all
+trials are like later ones.
 
 A trial belongs to one rank. It may decide for that rank alone where the other side need not know; what ranks must decide
 alike is decided by one of them and published. Only that one notes times, which change what it has chosen: so nothing may follow from
@@ -72,9 +73,15 @@ def _step(count):  # type: ignore[no-untyped-def]
     return turn - last
 
 
-@kernel("int64(int64, int64, int64)")
-def _tried(step, trials, chosen):  # type: ignore[no-untyped-def]
-    """The way of one of so many trials: as before, direct copies, a third with each kind of stores, direct copies again."""
+@kernel("int64(int64, int64, int64, int64)")
+def _tried(step, trials, chosen, is_first):  # type: ignore[no-untyped-def]
+    """The way of one of so many trials: as before, direct copies, a third with each kind of stores, direct copies again.
+
+    The first few go directly twice, and then twice through a pipe with plain stores: for the first time it may meet pages that there are
+    not yet, which takes longer than what it is to show.
+    """
+    if is_first != 0 and trials == FEW_TRIALS:
+        return PIPED if step in (2, 3) else STREAMED if step == 4 else DIRECT
     third, step = (trials - _AS_BEFORE) // 3, step - _AS_BEFORE
     if step < 0:
         return chosen
@@ -94,7 +101,8 @@ def next_way(trial, nbytes):  # type: ignore[no-untyped-def]
     if step == 0:
         for way in range(_NWAYS):
             store64(trial + TRIAL.least + 8 * way, 0)
-    return _tried(step, trials, load64(trial + TRIAL.chosen)) if step < trials else load64(trial + TRIAL.chosen)
+    chosen = load64(trial + TRIAL.chosen)
+    return _tried(step, trials, chosen, 1 if count < STARTS[1] else 0) if step < trials else chosen
 
 
 @kernel("int64(int64)")
@@ -117,7 +125,7 @@ def _chosen(trial, nbytes, direct, piped):  # type: ignore[no-untyped-def]
     plain = load64(trial + TRIAL.least + 8 * PIPED)
     if _may_warm_up(trial, nbytes) != 0 and 0 < plain <= _COLD * min(direct, piped):
         return PIPED
-    margin = _EARLY_MARGIN if load64(trial + TRIAL.count) <= _EARLY else _MARGIN
+    margin = _EARLY_MARGIN if load64(trial + TRIAL.count) <= _EARLY and nbytes < LONG else _MARGIN
     return DIRECT if 100 * direct < (100 + margin) * piped else _better_pipe(trial)
 
 
