@@ -13,8 +13,7 @@ from transports.shm.trial import FEW_FROM, FEW_TRIALS, PERIOD, STARTS, TRIALS
 
 AS_BEFORE = -1
 ORDER = AS_BEFORE, AS_BEFORE, DIRECT, PIPED, PIPED, PIPED, STREAMED, STREAMED, STREAMED, DIRECT, DIRECT
-FEW_ORDER = AS_BEFORE, AS_BEFORE, DIRECT, PIPED, STREAMED, DIRECT
-FIRST_FEW = DIRECT, DIRECT, PIPED, PIPED, STREAMED, DIRECT
+FEW_ORDER = AS_BEFORE, AS_BEFORE, DIRECT, PIPED, PIPED, STREAMED, DIRECT
 
 
 def ways(nbytes: int, count: int, ticks: dict[int, tuple[int, int, int]]) -> list[tuple[int, bool]]:
@@ -49,7 +48,7 @@ def test_all_ways_are_tried_each_in_a_row(nbytes: int) -> None:
     for number, (way, is_trial) in enumerate(found):
         step = min(number % PERIOD - start for start in STARTS if start <= number % PERIOD)
         assert is_trial == (step < trials_of(nbytes))
-        expected = PIPED if not is_trial else FIRST_FEW[number] if nbytes >= FEW_FROM and number < STARTS[1] else order[step]
+        expected = order[step] if is_trial else PIPED
         before = PIPED if number >= len(order) else DIRECT
         assert way == (before if expected == AS_BEFORE else expected), number
 
@@ -68,7 +67,7 @@ def test_the_least_time_counts_and_direct_copies_may_take_a_quarter_more(last: i
 
 def test_the_first_way_through_a_pipe_whose_pages_are_not_there_yet_says_nothing() -> None:
     """Allreduce of 16 MiB on two near cores, as recorded: ten calls of 2.4 ms instead of 1.7 followed."""
-    found = ways(32 << 20, FEW_TRIALS + 1, {0: (5266, 2594, 2792), FIRST_FEW.index(PIPED) + 1: (1932, 2594, 2792)})
+    found = ways(32 << 20, FEW_TRIALS + 1, {0: (5266, 2594, 2792), FEW_ORDER.index(PIPED) + 1: (1932, 2594, 2792)})
     assert found[-1] == (PIPED, False)
 
 

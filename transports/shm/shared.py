@@ -28,6 +28,7 @@ from __future__ import annotations
 from numba_kernels.atomics import compare_exchange, load64, load_acquire, load_relaxed, pause, store64, store_release, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
+from numba_kernels.memory import whole_lines
 from transports.messages import REQUEST
 from transports.shm.cma import can_reach, read_peer, write_peer
 from transports.shm.lane import LANE, SHM
@@ -80,7 +81,7 @@ def is_reached(engine, lane):  # type: ignore[no-untyped-def]
 def cut_shared(request, wanted):  # type: ignore[no-untyped-def]
     """Cut a shared transfer of `wanted` bytes; both sides cut alike."""
     chunk = (wanted + 1) // 2 if wanted <= _HALVES_UPTO else min(max(wanted // 4, _SMALLEST_CHUNK), _LARGEST_CHUNK)
-    chunk = (chunk + 63) & ~63
+    chunk = whole_lines(chunk)
     store64(request + TRANSFER.wanted, wanted)
     store64(request + TRANSFER.chunk, chunk)
     store64(request + TRANSFER.chunks, (wanted + chunk - 1) // chunk)

@@ -11,8 +11,7 @@ good part then, and trials are repeated soon, and then ever more rarely. Later t
 only have to be faster by more than what two least times of the same way differ by. But a pipe that has not been in use meets lines that
 are in no cache any more, and some trials do not fill it: it takes a third to two thirds less once it has gone around. So after the second
 trials a pipe with plain stores is used if it did not take over twice as long; at the beginning of the third ones it shows what it takes. Of
-long transfers one fills what they use of a pipe, and a program may make but a few dozen: there pipes go twice in the first trials, and all
-trials are like later ones.
+long transfers one fills what they use of a pipe, and a program may make but a few dozen: there all trials are like later ones.
 
 A trial belongs to one rank. It may decide for that rank alone where the other side need not know; what ranks must decide
 alike is decided by one of them and published. Only that one notes times, which change what it has chosen: so nothing may follow from
@@ -31,7 +30,7 @@ TRIAL = words("Trial", "count least*3 chosen")
 CLASSES = 16
 WORDS = CLASSES * TRIAL.total // 8
 """Words of a table of trials, one for each size class."""
-TRIALS, FEW_TRIALS, FEW_FROM = 11, 6, 4 << 20
+TRIALS, FEW_TRIALS, FEW_FROM = 11, 7, 4 << 20
 """Transfers that are trials, one after the other; few from some bytes on, as a transfer that takes long is disturbed by less in
 proportion, and programs make few of them."""
 _AS_BEFORE = 2
@@ -73,21 +72,19 @@ def _step(count):  # type: ignore[no-untyped-def]
     return turn - last
 
 
-@kernel("int64(int64, int64, int64, int64)")
-def _tried(step, trials, chosen, is_first):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64)")
+def _tried(step, trials, chosen):  # type: ignore[no-untyped-def]
     """The way of one of so many trials: as before, direct copies, a third with each kind of stores, direct copies again.
 
-    The first few go directly twice, and then twice through a pipe with plain stores: for the first time it may meet pages that there are
-    not yet, which takes longer than what it is to show.
+    Of few, too, a pipe with plain stores gets two: its first use may be that in which its pages are made.
     """
-    if is_first != 0 and trials == FEW_TRIALS:
-        return PIPED if step in (2, 3) else STREAMED if step == 4 else DIRECT
-    third, step = (trials - _AS_BEFORE) // 3, step - _AS_BEFORE
+    left, step = trials - _AS_BEFORE, step - _AS_BEFORE
+    plain, streamed = (left + 2) // 3, left // 3
     if step < 0:
         return chosen
-    if step == 0 or step > 2 * third:
+    if step == 0 or step > plain + streamed:
         return DIRECT
-    return PIPED if step <= third else STREAMED
+    return PIPED if step <= plain else STREAMED
 
 
 @kernel("int64(int64, int64)")
@@ -101,8 +98,7 @@ def next_way(trial, nbytes):  # type: ignore[no-untyped-def]
     if step == 0:
         for way in range(_NWAYS):
             store64(trial + TRIAL.least + 8 * way, 0)
-    chosen = load64(trial + TRIAL.chosen)
-    return _tried(step, trials, chosen, 1 if count < STARTS[1] else 0) if step < trials else chosen
+    return _tried(step, trials, load64(trial + TRIAL.chosen)) if step < trials else load64(trial + TRIAL.chosen)
 
 
 @kernel("int64(int64)")
