@@ -8,7 +8,7 @@ from pathlib import Path
 ncclx = [sys.executable, "-m", "ncclx_mpi"]
 job = subprocess.Popen([*ncclx, "run", "-n", "3", str(Path(__file__).with_name("hang.py"))], stderr=subprocess.DEVNULL)
 report, until = "", time.monotonic() + 60
-while not (report.count("finalized") == 2 and " for " in report) and time.monotonic() < until:
+while not (report.count("finalized") == 2 and ": in recv" in report) and time.monotonic() < until:
     time.sleep(0.2)
     report = subprocess.run([*ncclx, "trace", str(job.pid)], capture_output=True, text=True).stdout
 job.terminate()
