@@ -14,7 +14,7 @@ import pictures
 import plots
 import textbook
 
-from ncclx_mpi import __version__, algorithms, rc
+from ncclx_mpi import __version__, algorithms, costs, rc
 
 DOCS = Path(__file__).parent
 BLOCK = re.compile(r"(<!-- file: (\S+) -->\n)```(python|bash|docker|yaml|text)\n.*?```\n", re.DOTALL)
@@ -90,9 +90,9 @@ def rows(match: re.Match[str]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for row in algorithms.ROWS:
-        costs = ", ".join(f"{row.cost(8, nbytes, algorithms.SHARED_MEMORY):,.0f} us" for nbytes in (1 << 10, 1 << 20))
+        us = ", ".join(f"{row.cost(8, nbytes, costs.SHARED_MEMORY):,.0f} us" for nbytes in (1 << 10, 1 << 20))
         reduces = REDUCES[row.order] if "reduce" in row.collective or row.collective == "scan" else ""
-        lines.append(f"| {row.collective} | `{row.name}` | {algorithms.KINDS[row.kind]} | {_chosen(row)} | {reduces} | {costs} |")
+        lines.append(f"| {row.collective} | `{row.name}` | {algorithms.KINDS[row.kind]} | {_chosen(row)} | {reduces} | {us} |")
     return match[1] + "\n".join(lines) + "\n" + match[2]
 
 

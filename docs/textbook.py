@@ -10,7 +10,8 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from ncclx_mpi.algorithms import PLAN, ROWS, Figures, row_of
+from ncclx_mpi.algorithms import PLAN, ROWS, row_of
+from ncclx_mpi.costs import Figures
 from ncclx_mpi.simulate import network
 from ncclx_mpi.simulate.calls import Call
 from ncclx_mpi.simulate.price import price
@@ -59,9 +60,16 @@ NEEDS: dict[tuple[str, str], Needs] = {
     ("bcast", "binomial"): Needs(_MPICH, Formulas("ceil(log2(n))", "ceil(log2(n)) * m")),
     ("bcast", "leaders"): Needs(_LEADERS, Formulas("ceil(log2(n))", "ceil(log2(n)) * m")),
     ("bcast", "full_lane"): Needs(_LANES, Formulas("2 * (n - 1)", "2 * (n - 1) / n * m")),
+    ("bcast", "scatter_allgather"): Needs("Barnett et al. 1994", Formulas("ceil(log2(n)) + n - 1", "2 * (n - 1) / n * m")),
+    ("bcast", "chain"): Needs("Pješivac-Grbović et al. 2007", Formulas("n - 1", "m")),
     ("reduce", "reduce_scatter_gather"): _BY_PARTS,
     ("reduce", "gather_reduce"): Needs(_PLAIN, Formulas("n - 1", "(n - 1) * m", "(n - 1) * m")),
     ("reduce", "leaders"): Needs(_LEADERS, Formulas("ceil(log2(n))", "ceil(log2(n)) * m", "ceil(log2(n)) * m")),
+    ("reduce", "rabenseifner"): Needs(
+        _MPICH,
+        Formulas("2 * log2(n)", "2 * (n - 1) / n * m", "(n - 1) / n * m"),
+        Formulas("2 * floor(log2(n)) + 1", "3 * m", "2 * m"),
+    ),
     ("allreduce", "reduce_scatter_allgather"): _BY_PARTS,
     ("allreduce", "allgather_reduce"): Needs(_PLAIN, Formulas("n - 1", "(n - 1) * m", "(n - 1) * m")),
     ("allreduce", "recursive_doubling"): Needs(
@@ -72,17 +80,38 @@ NEEDS: dict[tuple[str, str], Needs] = {
     ("allreduce", "ring"): Needs("Patarasuk, Yuan 2009", _BY_PARTS.formulas),
     ("allreduce", "full_lane"): Needs(_LANES, _BY_PARTS.formulas),
     ("allreduce", "leaders"): Needs(_LEADERS, Formulas("2 * ceil(log2(n))", "ceil(log2(n)) * m", "ceil(log2(n)) * m")),
+    ("allreduce", "rabenseifner"): Needs(
+        _MPICH,
+        Formulas("2 * log2(n)", "2 * (n - 1) / n * m", "(n - 1) / n * m"),
+        Formulas("2 * floor(log2(n)) + 2", "3 * m", "2 * m"),
+    ),
     ("gather", "linear"): Needs(_PLAIN, Formulas("n - 1", "(n - 1) * m")),
+    ("gather", "binomial"): Needs(_MPICH, Formulas("ceil(log2(n))", "(n - 1) * m")),
     ("scatter", "linear"): Needs(_PLAIN, Formulas("n - 1", "(n - 1) / n * m")),
+    ("scatter", "binomial"): Needs(_MPICH, Formulas("ceil(log2(n))", "(n - 1) / n * m")),
     ("allgather", "ring"): Needs(_MPICH, Formulas("n - 1", "(n - 1) * m")),
     ("allgather", "bruck"): Needs(_BRUCK, Formulas("ceil(log2(n))", "(n - 1) * m")),
     ("allgather", "full_lane"): Needs(_LANES, Formulas("n - 1", "(n - 1) * m")),
+    ("allgather", "recursive_doubling"): Needs(
+        _MPICH, Formulas("log2(n)", "(n - 1) * m"), Formulas("floor(log2(n)) + 2", "(3 * n - 2 ** floor(log2(n))) * m")
+    ),
+    ("allgather", "neighbor_exchange"): Needs("Chen et al. 2005", Formulas("n - 1 if n % 2 else n / 2", "(n - 1) * m")),
     ("alltoall", "pairwise"): Needs(_MPICH, Formulas("n - 1", "(n - 1) / n * m")),
     ("alltoall", "bruck"): Needs(_BRUCK, Formulas("log2(n)", "log2(n) * m / 2"), Formulas("ceil(log2(n))", "log2(n) * m / 2")),
     ("alltoall", "full_lane"): Needs(_LANES, Formulas("n - 1", "(n - 1) / n * m")),
     ("reduce_scatter", "pairwise"): Needs(_MPICH, Formulas("n - 1", "(n - 1) / n * m", "(n - 1) / n * m")),
     ("reduce_scatter", "full_lane"): Needs(_LANES, Formulas("n - 1", "(n - 1) / n * m", "(n - 1) / n * m")),
+    ("reduce_scatter", "recursive_halving"): Needs(
+        _MPICH,
+        Formulas("log2(n)", "(n - 1) / n * m", "(n - 1) / n * m"),
+        Formulas("floor(log2(n)) + 2", "(3 - 2 ** floor(log2(n)) / n) * m", "(3 - 2 ** floor(log2(n)) / n) * m"),
+    ),
     ("scan", "chain"): Needs(_PLAIN, Formulas("n - 1", "m", "m")),
+    ("scan", "recursive_doubling"): Needs(
+        "Hillis, Steele 1986",
+        Formulas("ceil(log2(n))", "ceil(log2(n)) * m", "(2 * log2(n) - 1) * m"),
+        Formulas("ceil(log2(n))", "ceil(log2(n)) * m", "2 * ceil(log2(n)) * m"),
+    ),
 }
 """Of every plan."""
 

@@ -17,6 +17,32 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from ncclx_mpi.costs import (
+    SHARED_MEMORY,
+    Cost,
+    Crossing,
+    Figures,
+    Link,
+    blocks_exchanged,
+    blocks_reduced,
+    blocks_spread,
+    both,
+    chain_segment,
+    doubled,
+    doubled_blocks,
+    doublings,
+    gathered,
+    halved,
+    halved_to_blocks,
+    hops,
+    lanes_reduced,
+    lanes_shared,
+    rounds_of,
+    scanned,
+    shared,
+    subtree,
+    tree,
+)
 from ncclx_mpi.nodes import NodeMap
 from numba_kernels.rows import NamedTuple
 
@@ -78,77 +104,9 @@ class Case(NamedTuple):
         return self.nodes.of if self.nodes else (0,) * self.size
 
 
-class Link(NamedTuple):
-    """What costs are computed from, in us: a message, a line of the slot, a byte moved, a byte reduced."""
-
-    message: float
-    line: float
-    byte: float
-    reduced: float
-
-
-SHARED_MEMORY = Link(message=1.0, line=0.2, byte=1e-4, reduced=5e-5)
-"""Ranks of one machine, in round numbers: for comparing algorithms, not for predicting times."""
-NETWORK = Link(message=6.0, line=0.0, byte=6e-4, reduced=1e-4)
-"""Ranks of two hosts, by TCP between namespaces of one machine; a byte is one of all that leave a node."""
-MATES = Link(message=0.5, line=0.0, byte=6e-5, reduced=1e-4)
-"""Ranks of one of several hosts: the round numbers that, beside these, chose best among plans that were measured (design/026)."""
-
 OVERRULED_FROM = 1.1
 """How many times the best measured time the choice of the model may take."""
 Choice = TypeVar("Choice")
-
-Cost = Callable[[int, int, Link], float]
-"""From ranks, bytes of each rank and the link to us."""
-
-
-class Figures(NamedTuple):
-    """What a plan needs where all blocks are of one size and in one piece: of the rank that needs most.
-
-    Attributes
-    ----------
-    steps
-        Rounds, if a rank sends one message and receives one at a time.
-    moved
-        Bytes that a rank sends, or that it receives, whichever are more.
-    reduced
-        Bytes that it reduces.
-    memory
-        Bytes of temporary memory; blocks there begin at multiples of 64.
-    copied
-        Bytes that it copies there, or from there.
-    """
-
-    steps: int
-    moved: int = 0
-    reduced: int = 0
-    memory: int = 0
-    copied: int = 0
-
-
-class Crossing(NamedTuple):
-    """What a plan needs where ranks are on several nodes.
-
-    Attributes
-    ----------
-    near_messages, far_messages
-        Of the rank that sends, or receives, most, to ranks of its node, and to others.
-    near, far
-        Bytes that a rank sends, or that it receives, on its node, and copies; that leave a node, or come to it, of all its ranks.
-    reduced
-        Bytes that a rank reduces.
-    """
-
-    near_messages: float
-    far_messages: float
-    near: float = 0
-    far: float = 0
-    reduced: float = 0
-
-    def cost(self, near: Link = MATES, far: Link = NETWORK) -> float:
-        """What that takes, in us."""
-        messages = self.near_messages * near.message + self.far_messages * far.message
-        return messages + self.near * near.byte + self.far * far.byte + self.reduced * near.reduced
 
 
 class Algorithm(NamedTuple):
@@ -245,89 +203,6 @@ def _shared_from(nbytes: int) -> Callable[[Case], bool]:
     return lambda case: case.size > 2 and case.nbytes >= case.size * case.itemsize and case.nbytes >= nbytes
 
 
-def _rounds(n: int) -> int:
-    """The number of rounds in which n ranks hear of each other."""
-    return (n - 1).bit_length()
-
-
-def _doublings(n: int) -> int:
-    """How many of them a rank takes part in that stands for two where n is no power of two."""
-    return n.bit_length() - 1 + (n & (n - 1) > 0)
-
-
-def _hops(n: int) -> int:
-    """How many blocks a rank passes on if the one for the rank j further on hops as often as j has bits."""
-    return sum(j.bit_count() for j in range(n))
-
-
-def _shared(n: int, m: int, rounds: int) -> Figures:
-    """Every rank reduces its block of what all give, in `rounds` of exchanges with all others."""
-    copied = m // n * (1 + (n == 1))
-    return Figures(rounds * (n - 1), rounds * (n - 1) * m // n, (n - 1) * m // n, (n + 1) * m // n, copied)
-
-
-def _lanes_reduced(nodes: NodeMap, m: int) -> Crossing:
-    """A reduce-scatter on each node, and one in each column."""
-    number, lane = nodes.number, m / nodes.fewest
-    part, mates = (number - 1) / number, nodes.most - 1
-    return Crossing(mates, number - 1, mates * lane, part * m, (mates + part) * lane)
-
-
-def _lanes_shared(nodes: NodeMap, m: int) -> Crossing:
-    """The opposite: all that is in the columns is gathered there, and on each node."""
-    return _lanes_reduced(nodes, m)._replace(reduced=0)
-
-
-def _blocks_spread(nodes: NodeMap, m: int) -> Crossing:
-    """Blocks of m bytes to each column, and from there to each rank."""
-    most, others = nodes.most, nodes.number - 1
-    far = -(-most // nodes.fewest) * others
-    near = nodes.size - 1 - far
-    return Crossing(near, far, near * m, most * others * m)
-
-
-def _blocks_reduced(nodes: NodeMap, m: int) -> Crossing:
-    """The blocks of all ranks to columns on each node, and from there to the node of each."""
-    number, lane, mates = nodes.number, m / nodes.fewest, nodes.most - 1
-    part = (number - 1) / number
-    blocks = -(-nodes.most // nodes.fewest)
-    return Crossing(mates * number * blocks, (number - 1) * blocks, mates * lane, part * m, (mates + part) * lane)
-
-
-def _blocks_exchanged(nodes: NodeMap, m: int) -> Crossing:
-    """Blocks for other nodes to columns on each node, and from there to the node of each; what packs and unpacks them is near, too."""
-    block, most, others = m / nodes.size, nodes.most, nodes.number - 1
-    blocks = -(-most // nodes.fewest)
-    handed = (blocks - 1) * nodes.size
-    near = (most - 1) * (1 + others * blocks) + handed + 2 * most * others
-    far = max(len(ranks) * (nodes.size - len(ranks)) for ranks in nodes.ranks)
-    return Crossing(2 * (most - 1) + blocks - 1, others, near * block, far * block)
-
-
-def _tree(nodes: NodeMap, m: int, reduces: bool = False) -> Crossing:
-    """Up, or down, the trees on nodes."""
-    rounds = _rounds(nodes.most)
-    return Crossing(rounds, 0, rounds * m, 0, rounds * m * reduces)
-
-
-def _gathered(nodes: NodeMap, m: int) -> Crossing:
-    """Up a tree of one rank of each node."""
-    rounds = _rounds(nodes.number)
-    return Crossing(0, rounds, 0, rounds * m, rounds * m)
-
-
-def _doubled(nodes: NodeMap, m: int) -> Crossing:
-    """Recursive doubling among one rank of each node."""
-    rounds = _rounds(nodes.number) + (nodes.number & (nodes.number - 1) > 0)
-    moved = _doublings(nodes.number) * m
-    return Crossing(0, rounds, 0, moved, moved)
-
-
-def _both(*parts: Crossing) -> Crossing:
-    """One after the other."""
-    return Crossing(*map(sum, zip(*parts, strict=True)))
-
-
 def _on_slot(
     collective: str,
     upto: int,
@@ -364,26 +239,33 @@ def _from_others(n: int) -> float:
 
 ROWS: tuple[Algorithm, ...] = (
     Algorithm("barrier", "shm_oneshot", ONESHOT, lambda n, m, link: link.line),
-    Algorithm("barrier", "dissemination", PLAN, lambda n, m, link: _rounds(n) * link.message, chosen=_always,
-              figures=lambda n, m: Figures(_rounds(n))),
-    Algorithm("barrier", "leaders", PLAN, lambda n, m, link: 2 * _rounds(n) * link.message,
-              figures=lambda n, m: Figures(2 * _rounds(n)),
-              by_node=lambda nodes, m: Crossing(2 * _rounds(nodes.most), _rounds(nodes.number))),
+    Algorithm("barrier", "dissemination", PLAN, lambda n, m, link: rounds_of(n) * link.message, chosen=_always,
+              figures=lambda n, m: Figures(rounds_of(n))),
+    Algorithm("barrier", "leaders", PLAN, lambda n, m, link: 2 * rounds_of(n) * link.message,
+              figures=lambda n, m: Figures(2 * rounds_of(n)),
+              by_node=lambda nodes, m: Crossing(2 * rounds_of(nodes.most), rounds_of(nodes.number))),
     *_on_slot("bcast", ONESHOT_UPTO, _once, _once),
-    Algorithm("bcast", "binomial", PLAN, lambda n, m, link: _rounds(n) * (link.message + m * link.byte), chosen=_always,
-              figures=lambda n, m: Figures(_rounds(n), _rounds(n) * m)),
-    Algorithm("bcast", "leaders", PLAN, lambda n, m, link: _rounds(n) * (link.message + m * link.byte),
-              figures=lambda n, m: Figures(_rounds(n), _rounds(n) * m),
-              by_node=lambda nodes, m: _both(_tree(nodes, m), Crossing(0, _rounds(nodes.number), 0, _rounds(nodes.number) * m))),
+    Algorithm("bcast", "binomial", PLAN, lambda n, m, link: rounds_of(n) * (link.message + m * link.byte), chosen=_always,
+              figures=lambda n, m: Figures(rounds_of(n), rounds_of(n) * m)),
+    Algorithm("bcast", "leaders", PLAN, lambda n, m, link: rounds_of(n) * (link.message + m * link.byte),
+              figures=lambda n, m: Figures(rounds_of(n), rounds_of(n) * m),
+              by_node=lambda nodes, m: both(tree(nodes, m), Crossing(0, rounds_of(nodes.number), 0, rounds_of(nodes.number) * m))),
     Algorithm("bcast", "full_lane", PLAN, lambda n, m, link: 2 * (n - 1) * link.message + 2 * m * link.byte,
               figures=lambda n, m: Figures(2 * (n - 1), 2 * m * (n - 1) // n),
-              by_node=lambda nodes, m: Crossing(nodes.most + nodes.fewest, _rounds(nodes.number), 2 * m, _rounds(nodes.number) * m)),
+              by_node=lambda nodes, m: Crossing(nodes.most + nodes.fewest, rounds_of(nodes.number), 2 * m, rounds_of(nodes.number) * m)),
+    Algorithm("bcast", "scatter_allgather", PLAN, lambda n, m, link: (rounds_of(n) + n - 1) * link.message + 2 * (n - 1) / n * m * link.byte,
+              figures=lambda n, m: Figures((rounds_of(n) + n - 1) * (n > 1), 2 * (n - 1) * m // n)),
+    Algorithm("bcast", "chain", PLAN, lambda n, m, link: (n - 1) * link.message + (m + max(0, n - 2) * chain_segment(m)) * link.byte,
+              figures=lambda n, m: Figures(n - 1, m * (n > 1)),
+              by_node=lambda nodes, m: Crossing(
+                  nodes.most - 1, nodes.number - 1, m * (nodes.most > 1), m, fill=(nodes.number - 2) * chain_segment(m)
+              )),
     *_on_slot("reduce", ONESHOT_UPTO, _from_others, _once, reduces=True),
     Algorithm(
         "reduce", "reduce_scatter_gather", PLAN,
         lambda n, m, link: 2 * (n - 1) * link.message + 2 * m * link.byte + m * link.reduced,
         chosen=_shared_from(64 << 10),
-        figures=lambda n, m: _shared(n, m, 2),
+        figures=lambda n, m: shared(n, m, 2),
     ),
     Algorithm(
         "reduce", "gather_reduce", PLAN,
@@ -393,17 +275,23 @@ ROWS: tuple[Algorithm, ...] = (
     ),
     Algorithm(
         "reduce", "leaders", PLAN,
-        lambda n, m, link: _rounds(n) * (link.message + m * (link.byte + link.reduced)),
+        lambda n, m, link: rounds_of(n) * (link.message + m * (link.byte + link.reduced)),
         order=ANY,
-        figures=lambda n, m: Figures(_rounds(n), _rounds(n) * m, _rounds(n) * m, _rounds(n) * min(m, 512 << 10)),
-        by_node=lambda nodes, m: _both(_tree(nodes, m, reduces=True), _gathered(nodes, m)),
+        figures=lambda n, m: Figures(rounds_of(n), rounds_of(n) * m, rounds_of(n) * m, rounds_of(n) * min(m, 512 << 10)),
+        by_node=lambda nodes, m: both(tree(nodes, m, reduces=True), gathered(nodes, m)),
+    ),
+    Algorithm(
+        "reduce", "rabenseifner", PLAN,
+        lambda n, m, link: 2 * rounds_of(n) * link.message + (n - 1) / n * m * (2 * link.byte + link.reduced),
+        order=ANY,
+        figures=lambda n, m: halved(n, m, is_returned=False),
     ),
     *_on_slot("allreduce", 4 << 10, _from_others, lambda n: 2 * (n - 1) / n, reduces=True),
     Algorithm(
         "allreduce", "reduce_scatter_allgather", PLAN,
         lambda n, m, link: 2 * (n - 1) * link.message + (n - 1) / n * m * (2 * link.byte + link.reduced),
         chosen=_shared_from(32 << 10),
-        figures=lambda n, m: _shared(n, m, 2),
+        figures=lambda n, m: shared(n, m, 2),
     ),
     Algorithm(
         "allreduce", "allgather_reduce", PLAN,
@@ -413,68 +301,90 @@ ROWS: tuple[Algorithm, ...] = (
     ),
     Algorithm(
         "allreduce", "recursive_doubling", PLAN,
-        lambda n, m, link: (_rounds(n) + (n & (n - 1) > 0)) * (link.message + m * (link.byte + link.reduced)),
+        lambda n, m, link: (rounds_of(n) + (n & (n - 1) > 0)) * (link.message + m * (link.byte + link.reduced)),
         order=GROUPS,
-        figures=lambda n, m: Figures(_rounds(n) + (n & (n - 1) > 0), _doublings(n) * m, _doublings(n) * m, 4 * m * (n > 1)),
+        figures=lambda n, m: Figures(rounds_of(n) + (n & (n - 1) > 0), doublings(n) * m, doublings(n) * m, 4 * m * (n > 1)),
     ),
     Algorithm(
         "allreduce", "full_lane", PLAN,
         lambda n, m, link: 2 * (n - 1) * link.message + (n - 1) / n * m * (2 * link.byte + link.reduced),
         order=ANY,
-        figures=lambda n, m: _shared(n, m, 2)._replace(memory=(n - 1 + (n > 2)) * m // n, copied=0),
-        by_node=lambda nodes, m: _both(_lanes_reduced(nodes, m), _lanes_shared(nodes, m)),
+        figures=lambda n, m: shared(n, m, 2)._replace(memory=(n - 1 + (n > 2)) * m // n),
+        by_node=lambda nodes, m: both(lanes_reduced(nodes, m), lanes_shared(nodes, m)),
     ),
     Algorithm(
         "allreduce", "ring", PLAN,
         lambda n, m, link: 2 * (n - 1) * link.message + (n - 1) / n * m * (2 * link.byte + link.reduced),
         order=ANY,
-        figures=lambda n, m: _shared(n, m, 2)._replace(memory=2 * m // n * (n > 1), copied=0),
+        figures=lambda n, m: shared(n, m, 2)._replace(memory=2 * m // n * (n > 1)),
         is_ring=True,
     ),
     Algorithm(
         "allreduce", "leaders", PLAN,
-        lambda n, m, link: 2 * _rounds(n) * (link.message + m * link.byte) + _rounds(n) * m * link.reduced,
+        lambda n, m, link: 2 * rounds_of(n) * (link.message + m * link.byte) + rounds_of(n) * m * link.reduced,
         order=ANY,
-        figures=lambda n, m: Figures(2 * _rounds(n), _rounds(n) * m, _rounds(n) * m, (_rounds(n) + 1) * m * (n > 1), m * (n > 1)),
-        by_node=lambda nodes, m: _both(_tree(nodes, m, reduces=True), _tree(nodes, m), _doubled(nodes, m)),
+        figures=lambda n, m: Figures(2 * rounds_of(n), rounds_of(n) * m, rounds_of(n) * m, (rounds_of(n) + 1) * m * (n > 1), m * (n > 1)),
+        by_node=lambda nodes, m: both(tree(nodes, m, reduces=True), tree(nodes, m), doubled(nodes, m)),
+    ),
+    Algorithm(
+        "allreduce", "rabenseifner", PLAN,
+        lambda n, m, link: 2 * rounds_of(n) * link.message + (n - 1) / n * m * (2 * link.byte + link.reduced),
+        order=ANY,
+        figures=lambda n, m: halved(n, m, is_returned=True),
     ),
     *_on_slot("gather", ONESHOT_UPTO, _from_others, _from_others),
     Algorithm("gather", "linear", PLAN, lambda n, m, link: link.message + (n - 1) * m * link.byte, chosen=_always,
               figures=lambda n, m: Figures(n - 1, (n - 1) * m)),
+    Algorithm("gather", "binomial", PLAN, lambda n, m, link: rounds_of(n) * link.message + (n - 1) * m * link.byte, equal_blocks=True,
+              figures=lambda n, m: Figures(rounds_of(n), (n - 1) * m, memory=subtree(n) * m, copied=m * (subtree(n) > 0))),
     *_on_slot("scatter", ONESHOT_UPTO, _once, _once),
     Algorithm("scatter", "linear", PLAN, lambda n, m, link: link.message + (n - 1) / n * m * link.byte, chosen=_always,
               figures=lambda n, m: Figures(n - 1, (n - 1) * m // n)),
+    Algorithm("scatter", "binomial", PLAN, lambda n, m, link: rounds_of(n) * link.message + (n - 1) / n * m * link.byte, equal_blocks=True,
+              figures=lambda n, m: Figures(
+                  rounds_of(n), (n - 1) * m // n, memory=subtree(n) * m // n, copied=m // n * (subtree(n) > 0)
+              )),
     *_on_slot("allgather", ONESHOT_UPTO, _from_others, _from_others),
     Algorithm("allgather", "ring", PLAN, lambda n, m, link: (n - 1) * (link.message + m * link.byte), chosen=_always, is_ring=True,
               figures=lambda n, m: Figures(n - 1, (n - 1) * m)),
-    Algorithm("allgather", "bruck", PLAN, lambda n, m, link: _rounds(n) * link.message + (n - 1) * m * link.byte,
-              figures=lambda n, m: Figures(_rounds(n), (n - 1) * m, memory=n * m, copied=(n + 1) * m)),
+    Algorithm("allgather", "bruck", PLAN, lambda n, m, link: rounds_of(n) * link.message + (n - 1) * m * link.byte,
+              figures=lambda n, m: Figures(rounds_of(n), (n - 1) * m, memory=n * m, copied=(n + 1) * m)),
     Algorithm("allgather", "full_lane", PLAN, lambda n, m, link: (n - 1) * (link.message + m * link.byte),
               figures=lambda n, m: Figures(n - 1, (n - 1) * m),
-              by_node=lambda nodes, m: _blocks_spread(nodes, m)),
+              by_node=lambda nodes, m: blocks_spread(nodes, m)),
+    Algorithm("allgather", "recursive_doubling", PLAN, lambda n, m, link: rounds_of(n) * link.message + (n - 1) * m * link.byte,
+              equal_blocks=True, figures=doubled_blocks),
+    Algorithm("allgather", "neighbor_exchange", PLAN, lambda n, m, link: (n + 1) // 2 * link.message + (n - 1) * m * link.byte,
+              equal_blocks=True, figures=lambda n, m: Figures((n - 1) if n % 2 else n // 2, (n - 1) * m)),
     *_on_slot("alltoall", ONESHOT_UPTO, _once, _once),
     Algorithm("alltoall", "pairwise", PLAN, lambda n, m, link: (n - 1) * (link.message + m / n * link.byte), chosen=_always,
               figures=lambda n, m: Figures(n - 1, (n - 1) * m // n)),
-    Algorithm("alltoall", "bruck", PLAN, lambda n, m, link: _rounds(n) * (link.message + m / 2 * link.byte), equal_blocks=True,
+    Algorithm("alltoall", "bruck", PLAN, lambda n, m, link: rounds_of(n) * (link.message + m / 2 * link.byte), equal_blocks=True,
               figures=lambda n, m: Figures(
-                  _rounds(n), _hops(n) * m // n, memory=2 * _hops(n) * m // n, copied=(_hops(n) + n - 1) * m // n
+                  rounds_of(n), hops(n) * m // n, memory=2 * hops(n) * m // n, copied=(hops(n) + n - 1) * m // n
               )),
     Algorithm("alltoall", "full_lane", PLAN, lambda n, m, link: (n - 1) * (link.message + m / n * link.byte), equal_blocks=True,
               figures=lambda n, m: Figures(n - 1, (n - 1) * m // n),
-              by_node=lambda nodes, m: _blocks_exchanged(nodes, m)),
+              by_node=lambda nodes, m: blocks_exchanged(nodes, m)),
     *_on_slot("reduce_scatter", ONESHOT_UPTO, _once, _once, reduces=True),
     Algorithm(
         "reduce_scatter", "pairwise", PLAN,
         lambda n, m, link: (n - 1) * link.message + (n - 1) / n * m * (link.byte + link.reduced),
         chosen=_always,
-        figures=lambda n, m: _shared(n, m, 1),
+        figures=lambda n, m: shared(n, m, 1)._replace(memory=(n + 1) * m // n, copied=m // n * (1 + (n == 1))),
     ),
     Algorithm(
         "reduce_scatter", "full_lane", PLAN,
         lambda n, m, link: (n - 1) * link.message + (n - 1) / n * m * (link.byte + link.reduced),
         order=ANY,
-        figures=lambda n, m: _shared(n, m, 1)._replace(memory=(n - 1) * m // n, copied=m // n * (n > 1)),
-        by_node=lambda nodes, m: _blocks_reduced(nodes, m),
+        figures=lambda n, m: shared(n, m, 1)._replace(memory=m * (n > 1), copied=m // n * (n > 1)),
+        by_node=lambda nodes, m: blocks_reduced(nodes, m),
+    ),
+    Algorithm(
+        "reduce_scatter", "recursive_halving", PLAN,
+        lambda n, m, link: rounds_of(n) * link.message + (n - 1) / n * m * (link.byte + link.reduced),
+        order=ANY,
+        figures=halved_to_blocks,
     ),
     *_on_slot("scan", ONESHOT_UPTO, _from_others, _once, reduces=True, has_cma=False),
     Algorithm(
@@ -482,6 +392,12 @@ ROWS: tuple[Algorithm, ...] = (
         lambda n, m, link: (n - 1) * link.message + 2 * m * (link.byte + link.reduced),
         chosen=_always,
         figures=lambda n, m: Figures(n - 1, m * (n > 1), m * (n > 1), m * (n > 1)),
+    ),
+    Algorithm(
+        "scan", "recursive_doubling", PLAN,
+        lambda n, m, link: rounds_of(n) * (link.message + m * (link.byte + 2 * link.reduced)),
+        order=GROUPS,
+        figures=lambda n, m: Figures(rounds_of(n), rounds_of(n) * m, scanned(n) * m, 5 * m * (n > 1), m * (n > 1)),
     ),
 )  # fmt: skip
 """In the order in which they are looked at: the first one that serves a call, and is chosen for it, runs."""

@@ -8,8 +8,9 @@ algorithms, and predict no times.
 from __future__ import annotations
 
 from ncclx_mpi import rc
-from ncclx_mpi.algorithms import KINDS, PLAN, SHARED_MEMORY, Algorithm, Case, choose, cost_of, measured_us, rows_of, variable
+from ncclx_mpi.algorithms import KINDS, PLAN, Algorithm, Case, choose, cost_of, measured_us, rows_of, variable
 from ncclx_mpi.bench.points import size_text
+from ncclx_mpi.costs import SHARED_MEMORY
 from ncclx_mpi.nodes import nodes_of
 from ncclx_mpi.tuning import Table
 

@@ -26,7 +26,7 @@ from ncclx_mpi.collectives.executor import Collective
 from ncclx_mpi.collectives.neighbor_alltoall import linear
 from ncclx_mpi.collectives.neighborhood import Neighborhood
 from ncclx_mpi.collectives.plan import FIELDS, OUTPUT, STEP, TEMP, Builder, Numbers, Plan, Shape, columns, no_steps, offsets_of
-from ncclx_mpi.collectives.reduce_scatter.pairwise import even_blocks, even_edges, exchange_and_reduce, lengths_between, rooms_of
+from ncclx_mpi.collectives.reduce_scatter.pairwise import Exchange, even_edges, lengths_between
 from ncclx_mpi.collectives.shm_oneshot import ALLREDUCE, BCAST, REDUCE, REDUCE_SCATTER
 from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels.layout import WORD
@@ -76,18 +76,18 @@ def inter_reduce(comm: NativeComm, sides: Sides, send: int, recv: int, count: in
     """Reduction of `count` elements of the group without the root to the root; the others of its own group give a root of -1."""
     plan = no_steps()
     if root == comm.rank:
-        blocks, _ = even_blocks(count, itemsize, len(sides.theirs), 0)
+        blocks, _ = _even_blocks(count, itemsize, len(sides.theirs), 0)
         plan = _take_reduced(sides).fill(*blocks[:2])
     elif root >= 0:
-        blocks, temp = even_blocks(count, itemsize, len(sides.mine), sides.place(comm.rank))
+        blocks, temp = _even_blocks(count, itemsize, len(sides.mine), sides.place(comm.rank))
         plan = _give_reduced(comm.rank, sides, root).fill(*blocks, temp=temp)
     return Collective(comm, _in_words("reduce"), REDUCE, plan, (send, recv), fn, itemsize, max(root, 0))
 
 
 def inter_allreduce(comm: NativeComm, sides: Sides, send: int, recv: int, count: int, itemsize: int, fn: int) -> Collective:
     """Reduction of each group's `count` elements to every rank of the other group."""
-    given, temp = even_blocks(count, itemsize, len(sides.mine), sides.place(comm.rank))
-    taken, _ = even_blocks(count, itemsize, len(sides.theirs), 0)
+    given, temp = _even_blocks(count, itemsize, len(sides.mine), sides.place(comm.rank))
+    taken, _ = _even_blocks(count, itemsize, len(sides.theirs), 0)
     plan = _allreduce(comm.rank, sides).fill(*given, *taken[:2], temp=temp)
     return Collective(comm, _in_words("allreduce"), ALLREDUCE, plan, (send, recv), fn, itemsize)
 
@@ -127,9 +127,10 @@ def _with_peers(words: Numbers, ranks: Sequence[int]) -> Numbers:
 def _give_reduced(rank: int, sides: Sides, root: int) -> Shape:
     """Reduce the block of this rank, and send it to the root."""
     steps, (own, size) = Builder(), (sides.place(rank), len(sides.mine))
-    counts, offsets, rooms = columns(size, size, rooms_of(size))
-    done, _ = exchange_and_reduce(steps, own, counts, offsets, rooms)
-    steps.send(size + sides.place(root), (TEMP, rooms[0]), counts[own], [done])
+    counts, offsets, rooms = columns(size, size, size)
+    exchange = Exchange(steps, own, counts, offsets, rooms)
+    done, _ = exchange.reduce(exchange.scratch)
+    steps.send(size + sides.place(root), exchange.scratch, counts[own], [done])
     return Shape(sides.on_union(steps.shape().words))
 
 
@@ -146,12 +147,13 @@ def _take_reduced(sides: Sides) -> Shape:
 @functools.lru_cache(maxsize=64)
 def _allreduce(rank: int, sides: Sides) -> Shape:
     steps, own, size, others = Builder(), sides.place(rank), len(sides.mine), len(sides.theirs)
-    counts, offsets, rooms, their_counts, their_offsets = columns(size, size, rooms_of(size), others, others)
-    done, _ = exchange_and_reduce(steps, own, counts, offsets, rooms)
+    counts, offsets, rooms, their_counts, their_offsets = columns(size, size, size, others, others)
+    exchange = Exchange(steps, own, counts, offsets, rooms)
+    done, _ = exchange.reduce(exchange.scratch)
     for turn in range(others):
         other = (own + turn) % others
         steps.recv(size + other, (OUTPUT, their_offsets[other]), their_counts[other])
-        steps.send(size + other, (TEMP, rooms[0]), counts[own], [done])
+        steps.send(size + other, exchange.scratch, counts[own], [done])
     return Shape(sides.on_union(steps.shape().words))
 
 
@@ -161,9 +163,10 @@ def _reduce_scatter(rank: int, sides: Sides, counts: tuple[int, ...], itemsize: 
     wanted = [count * itemsize for count in offsets_of(counts)]
     given, taken = (even_edges(sum(counts), itemsize, parts) for parts in (size, others))
     steps = Builder()
-    rooms = [steps.temp(given[own + 1] - given[own]) for _ in range(rooms_of(size))]
-    done, _ = exchange_and_reduce(steps, own, lengths_between(given), given[:-1], rooms)
-    steps.send(size + own % others, (TEMP, rooms[0]), given[own + 1] - given[own], [done])
+    rooms = [steps.temp(given[own + 1] - given[own]) for _ in range(size)]
+    exchange = Exchange(steps, own, lengths_between(given), given[:-1], rooms)
+    done, _ = exchange.reduce(exchange.scratch)
+    steps.send(size + own % others, exchange.scratch, given[own + 1] - given[own], [done])
     for block in range(others):
         first, end, holder = taken[block], taken[block + 1], block % size
         if holder == own:
@@ -173,6 +176,16 @@ def _reduce_scatter(rank: int, sides: Sides, counts: tuple[int, ...], itemsize: 
             steps.recv(holder, (OUTPUT, low - wanted[own]), max(0, high - low))
     plan = steps.build()
     return Plan(sides.on_union(plan.words), plan.temp)
+
+
+def _even_blocks(count: int, itemsize: int, size: int, rank: int) -> tuple[list[list[int]], int]:
+    """Values of a shape for `count` elements cut into `size` nearly equal blocks, and bytes in TEMP.
+
+    Values: bytes and byte offset of each block, and rooms for that of `rank`.
+    """
+    edges = even_edges(count, itemsize, size)
+    room = (edges[rank + 1] - edges[rank] + 63) // 64 * 64
+    return [lengths_between(edges), edges[:-1], [room * index for index in range(size)]], room * size
 
 
 def _pass_on(steps: Builder, own: int, source: int, first: int, end: int, wanted: Sequence[int]) -> None:

@@ -135,7 +135,7 @@ def reduce_scatter(comm: NativeComm, send: int, recv: int, counts: Counts, items
     """
     blocks = [int(count) * itemsize for count in counts]
     make = select.plan_for(comm, REDUCE_SCATTER, sum(blocks), itemsize, commutative, has_counts=True)
-    plan = make(comm.rank, comm.size, blocks)
+    plan = make(comm.rank, comm.size, blocks, itemsize)
     return Collective(comm, "reduce_scatter", REDUCE_SCATTER, plan, (send or recv, recv), fn, itemsize)
 
 
@@ -145,7 +145,7 @@ def reduce_scatter_block(
     """As reduce_scatter, with `count` elements for each rank."""
     nbytes = count * itemsize
     make = select.plan_for(comm, REDUCE_SCATTER, nbytes * comm.size, itemsize, commutative)
-    plan = make(comm.rank, comm.size, equal_blocks(nbytes, comm.size)[0])
+    plan = make(comm.rank, comm.size, equal_blocks(nbytes, comm.size)[0], itemsize)
     return Collective(comm, "reduce_scatter", REDUCE_SCATTER, plan, (send or recv, recv), fn, itemsize, nbytes=nbytes)
 
 

@@ -102,7 +102,7 @@ _ARGUMENTS: dict[str, Callable[[Call, int], tuple[object, ...]]] = {
     "scatter": lambda call, rank: (*call.blocks(call.share), *_at_root(call, rank)),
     "allgather": lambda call, rank: (*call.blocks(call.nbytes), call.in_place),
     "alltoall": lambda call, rank: (*call.outgoing(rank), *call.incoming(rank), call.in_place),
-    "reduce_scatter": lambda call, rank: (call.blocks(call.share)[0],),
+    "reduce_scatter": lambda call, rank: (call.blocks(call.share)[0], call.itemsize),
     "scan": lambda call, rank: (*_elements(call, rank), call.is_exclusive),
 }
 """What a plan takes behind rank and size."""

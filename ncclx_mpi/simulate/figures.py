@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Sequence
 
-from ncclx_mpi.algorithms import Figures
 from ncclx_mpi.collectives.plan import COPY, RECV, REDUCE, SEND, TEMP, Plan
+from ncclx_mpi.costs import Figures
 from ncclx_mpi.simulate.program import Program, Waiting
 
 

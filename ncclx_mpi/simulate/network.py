@@ -39,7 +39,7 @@ _DEFAULTS = {
     "copy": 10.0,
     "reduce": 20.0,
 }
-"""Without a file: ranks of one machine, as the costs of :data:`ncclx_mpi.algorithms.SHARED_MEMORY` have it."""
+"""Without a file: ranks of one machine, as the costs of :data:`ncclx_mpi.costs.SHARED_MEMORY` have it."""
 _BYTES_PER_US = 1e3
 """Of a GB/s."""
 

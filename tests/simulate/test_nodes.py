@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from ncclx_mpi.algorithms import ALGORITHMS, ANY, PLAN, RANK, ROWS, Algorithm, Case, Crossing, candidates, choose, cost_of
+from ncclx_mpi.algorithms import ALGORITHMS, ANY, PLAN, RANK, ROWS, Algorithm, Case, candidates, choose, cost_of
 from ncclx_mpi.collectives.plan import RECV, REDUCE, SEND, Plan
 from ncclx_mpi.collectives.select import function_of
+from ncclx_mpi.costs import Crossing
 from ncclx_mpi.nodes import NodeMap, nodes_of, one_node
 from ncclx_mpi.simulate import proof
 from ncclx_mpi.simulate.calls import Call
@@ -42,7 +43,14 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch, row: Algorithm, nbytes: int) -
     module = sys.modules[function.__module__]
     for name in {"SEGMENT", "CHUNK"} & set(vars(module)):
         monkeypatch.setattr(module, name, nbytes)
-        function.cache_clear()
+    clear_caches(row)
+
+
+def clear_caches(row: Algorithm) -> None:
+    """Forget the plans of an algorithm."""
+    function: Any = function_of(row)
+    for each in vars(sys.modules[function.__module__]).values():
+        getattr(each, "cache_clear", int)()
 
 
 @EVERY_ROW
@@ -60,9 +68,8 @@ def test_every_placement_is_proved(row: Algorithm, chunk: int | None, full: bool
                 faults = proof.faults(row, call._replace(nodes=nodes))
                 assert not faults, f"{call._replace(nodes=nodes)}:\n" + "\n".join(map(str, faults[:5]))
     if chunk:
-        function: Any = function_of(row)
         monkeypatch.undo()
-        getattr(function, "cache_clear", int)()
+        clear_caches(row)
 
 
 def counted(plans: list[Plan], nodes: NodeMap) -> Crossing:

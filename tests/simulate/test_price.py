@@ -10,6 +10,7 @@ import pytest
 
 from ncclx_mpi.algorithms import PLAN, ROWS, Algorithm, row_of
 from ncclx_mpi.cli import simulate
+from ncclx_mpi.collectives.bcast import chain
 from ncclx_mpi.collectives.plan import FIELDS, SEND
 from ncclx_mpi.simulate import classes, goal, network, proof
 from ncclx_mpi.simulate.calls import Call
@@ -42,14 +43,17 @@ def call_of(row: Algorithm, size: int, nbytes: int) -> Call:
 @pytest.mark.parametrize("row", PLANS, ids=lambda row: f"{row.collective}-{row.name}")
 @pytest.mark.parametrize(("size", "nbytes"), [(16, 1024), (16, 128 << 10), (12, 12 * 640)])
 def test_on_an_even_network_prices_are_those_of_the_textbook(row: Algorithm, size: int, nbytes: int) -> None:
-    """Alpha a round, beta a byte, gamma a byte reduced, if copies take no time. A scan does all of it in every round; a root reduces what
-    has come while more comes; a leader sends as many bytes as it has received before."""
+    """Alpha a round, beta a byte, gamma a byte reduced, if copies take no time. Along a chain, all of it is done in every round, of the first
+    segment; a root reduces what has come while more comes; a leader sends as many bytes as it has received before."""
     call, even = call_of(row, size, nbytes), network.read(["copy = 1000000"])
     formulas = textbook.NEEDS[row.collective, row.name].of(size)
     rounds, moved, reduced = formulas.values(size, call.nbytes)
-    repeated = rounds if row.collective == "scan" else 1
+    repeated = rounds if (row.collective, row.name) == ("scan", "chain") else 1
     is_twice = (row.collective, row.name) == ("allreduce", "leaders")
     moved *= 1 + is_twice
+    if (row.collective, row.name) == ("bcast", "chain"):
+        segments = -(-moved // chain.SEGMENT)
+        rounds, moved = rounds + segments - 1, moved + (rounds - 1) * min(moved, chain.SEGMENT)
     said = rounds * even.message + repeated * (moved * even.byte[0] + reduced * even.reduce)
     found = price(row, call, even)
     assert found.nbytes[1:] == (0, 0, 0, 0)

@@ -63,10 +63,13 @@ def test_every_plan_is_proved(row: Algorithm, full: bool) -> None:
 
 def most_memory(row: Algorithm, call: Call) -> int:
     """What the row says of blocks that are all as large as the largest one, and two lines for each rank that are begun and not filled. In
-    place, an alltoall puts aside what is sent; an exscan passes on what it does not give out."""
+    place, an alltoall puts aside what is sent; an exscan passes on what it does not give out; in a reduction to another rank than the first
+    one, that one has no result to reduce in."""
     is_of_one = row.collective in ("gather", "allgather")
     nbytes = max(call.counts) * (1 if is_of_one else call.size) if call.counts else call.nbytes
-    is_kept = call.is_exclusive or (row.collective == "alltoall" and call.in_place)
+    is_kept = (
+        call.is_exclusive or (row.collective == "alltoall" and call.in_place) or (row.collective == "reduce" and call.root > 0)
+    )
     aside = nbytes + call.gap * call.size if is_kept else 0
     return row.figures(call.size, nbytes).memory + aside + 2 * LINE * (call.size + 1)
 

@@ -17,7 +17,7 @@ import functools
 
 from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Plan
 
-CHUNK = 256 << 10
+CHUNK = 1 << 20
 
 
 @functools.lru_cache(maxsize=32)

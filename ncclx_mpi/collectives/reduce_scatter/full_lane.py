@@ -6,100 +6,146 @@
                                in each column:  A0 <-> B0, A1 <-> B1    of which A0 keeps its block, and gives B0 the other one
 
 Described by Traeff and Hunold (2020). Only (k - 1) / k * m bytes leave a node, of k nodes, however many ranks p it has. Ranks without a
-column, on nodes that have more ranks than the smallest, get their block from one of the node that has. A block is reduced by one rank of
-each node, then by one rank of its column, node by node. T = k (p - 1) * alpha + (p - 1) / p * m * (beta + gamma) on a node, and
-(k - 1) * (alpha' + m / n * (beta' + gamma)) for each rank between nodes.
+column, on nodes that have more ranks than the smallest, get their block from one of the node that has. Blocks go in chunks, so that one
+crosses while the next one is reduced on the node. A block is reduced by one rank of each node, then by one rank of its column, node by node.
+T = k (p - 1) * alpha + (p - 1) / p * m * (beta + gamma) on a node, and (k - 1) * (alpha' + m / n * (beta' + gamma)) for each rank between
+nodes.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
-from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Place, Plan, as_numbers
+from ncclx_mpi.collectives.full_lane import Piece
+from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Place, Plan, as_numbers, offsets_of
 from ncclx_mpi.nodes import NodeMap, one_node
 
+CHUNK = 256 << 10
 
-def plan(rank: int, size: int, counts: Counts, nodes: NodeMap | None = None) -> Plan:
+
+def plan(rank: int, size: int, counts: Counts, itemsize: int, nodes: NodeMap | None = None) -> Plan:
     """Steps of `rank`; `counts` are the bytes of each rank's block. In place, INPUT is OUTPUT: the result goes to its start."""
-    return _plan(rank, tuple(as_numbers(counts)), nodes or one_node(size))
+    return _plan(rank, tuple(as_numbers(counts)), itemsize, nodes or one_node(size))
 
 
 @functools.lru_cache(maxsize=32)
-def _plan(rank: int, counts: tuple[int, ...], nodes: NodeMap) -> Plan:
-    steps = _Steps(rank, counts, nodes)
-    sums = [steps.reduce_on_node((steps.node + turn) % nodes.number) for turn in range(1, nodes.number + 1)]
-    steps.exchange(dict(block for found in sums for block in found))
+def _plan(rank: int, counts: tuple[int, ...], itemsize: int, nodes: NodeMap) -> Plan:
+    steps, nbytes = Builder(), counts[rank]
+    if nodes.size == 1:
+        steps.copy((OUTPUT, 0), (INPUT, 0), nbytes)
+        return steps.build()
+    chunks = max(1, -(-max(counts) // max(CHUNK, itemsize)))
+    blocks = [Piece(*block).cut(chunks, itemsize) for block in zip(offsets_of(counts), counts, strict=False)]
+    way = _Way(steps, rank, nodes, blocks)
+    done = [way.reduce(use) for use in range(chunks)]
+    steps.copy((OUTPUT, 0), way.result(0), nbytes, [*done, *way.read])
     return steps.build()
 
 
-class _Steps(Builder):
-    """Writes the steps of one rank."""
+class _Way:
+    """Writes the steps of one rank, whose block of each rank is cut into chunks, as many of each.
 
-    def __init__(self, rank: int, counts: tuple[int, ...], nodes: NodeMap) -> None:
-        super().__init__()
-        self._rank, self._counts, self._nodes = rank, counts, nodes
-        self._offsets = [sum(counts[:block]) for block in range(len(counts))]
-        self.node, self._index = nodes.place[rank]
-        self._mates = nodes.ranks[self.node]
-        self._read: list[int] = []
-        """The steps after which INPUT is not read any more."""
+    Attributes
+    ----------
+    read : list of int
+        The steps after which INPUT is not read any more.
+    """
 
-    def _blocks(self, node: int, lane: int) -> tuple[int, ...]:
+    def __init__(self, steps: Builder, rank: int, nodes: NodeMap, blocks: Sequence[Sequence[Piece]]) -> None:
+        self._steps, self._rank, self._nodes, self._blocks = steps, rank, nodes, blocks
+        self._node, self._index = nodes.place[rank]
+        self._mates = nodes.ranks[self._node]
+        self._result = steps.temp(sum(piece.length for piece in blocks[rank]))
+        self._rooms: list[list[int]] = [[], []]
+        self._through = [-1, -1]
+        self._use = self._taken = 0
+        self._sent: list[int] = []
+        """Of this chunk, the steps after which what is in rooms has been sent."""
+        self.read: list[int] = []
+
+    def result(self, use: int) -> Place:
+        """Where a chunk of the own block is in the end, in TEMP: OUTPUT may be what is still to be sent."""
+        pieces = self._blocks[self._rank]
+        return TEMP, self._result + pieces[use].start - pieces[0].start
+
+    def reduce(self, use: int) -> int:
+        """Add the steps for a chunk of all blocks; returns the one after which that of the own block is reduced."""
+        self._use, self._taken, self._sent = use, 0, []
+        number, sums = self._nodes.number, {}
+        for turn in range(1, number + 1):
+            sums.update(self._reduce_on_node((self._node + turn) % number))
+        done = self._exchange(sums)
+        self._through[use % 2] = self._steps.join([done, *self._sent])
+        return done
+
+    def _lane(self, node: int, lane: int) -> tuple[int, ...]:
         """Ranks of a node whose blocks a lane has."""
         return self._nodes.ranks[node][lane :: self._nodes.fewest]
 
-    def reduce_on_node(self, node: int) -> list[tuple[int, tuple[Place, int]]]:
-        """Reduce what this node has for a node; returns the blocks of the own lane, with where each is, and after which step."""
+    def _piece(self, block: int) -> Piece:
+        return self._blocks[block][self._use]
+
+    def _receive(self, origin: int, block: int) -> tuple[Place, int]:
+        """Receive what another rank has of a block; returns where to, and the step. Two sets of rooms take turns."""
+        rooms = self._rooms[self._use % 2]
+        if self._taken == len(rooms):
+            rooms.append(self._steps.temp(max(piece.length for piece in self._blocks[block])))
+        place = (TEMP, rooms[self._taken])
+        self._taken += 1
+        return place, self._steps.recv(origin, place, self._piece(block).length, [self._through[self._use % 2]])
+
+    def _reduce_on_node(self, node: int) -> dict[int, tuple[Place, int]]:
+        """Reduce what this node has for a node: of each block of the own lane, where it is, and after which step."""
         lanes, size = self._nodes.fewest, len(self._mates)
-        own = self._blocks(node, self._index) if self._index < lanes else ()
-        parts = {block: [(INPUT, self._offsets[block])] * size for block in own}
-        ready = {block: [-1] * size for block in own}
+        own = self._lane(node, self._index) if self._index < lanes else ()
+        parts = {block: [((INPUT, self._piece(block).start), -1)] * size for block in own}
         for turn in range(1, size):
             origin, target = (self._index - turn) % size, (self._index + turn) % size
             for block in own:
-                parts[block][origin] = (TEMP, self.temp(self._counts[block]))
-                ready[block][origin] = self.recv(self._mates[origin], parts[block][origin], self._counts[block])
-            if target < lanes:
-                for block in self._blocks(node, target):
-                    place = (INPUT, self._offsets[block])
-                    self._read.append(self.send(self._mates[target], place, self._counts[block]))
-        return [(block, self._reduced(block, parts[block], ready[block])) for block in own]
+                parts[block][origin] = self._receive(self._mates[origin], block)
+            for block in self._lane(node, target) if target < lanes else ():
+                piece = self._piece(block)
+                self.read.append(self._steps.send(self._mates[target], (INPUT, piece.start), piece.length))
+        is_last = self._nodes.number == 1
+        return {block: self._reduced(block, parts[block], is_last) for block in own}
 
-    def _reduced(self, block: int, parts: list[Place], ready: list[int]) -> tuple[Place, int]:
-        """Where the reduction of some parts of a block is, and after which step. It takes the place of one that is not in INPUT."""
-        if len(parts) == 1:
-            return parts[0], ready[0]
-        low, done = parts[0], ready[0]
-        target = low if low[0] == TEMP else parts[1]  # at most one of them is in INPUT
-        for high, there in zip(parts[1:], ready[1:], strict=True):
-            done = self.reduce(target, low, high, self._counts[block], [done, there])
+    def _reduced(self, block: int, parts: list[tuple[Place, int]], is_last: bool) -> tuple[Place, int]:
+        """Where the reduction of some parts of a block is, and after which step: that of the own block in the end where it has its place."""
+        (low, done), *others = parts
+        if not others:
+            return low, done
+        target = low if low[0] == TEMP else others[0][0]  # at most one of them is in INPUT
+        if is_last and block == self._rank:
+            target = self.result(self._use)
+        for high, there in others:
+            done = self._steps.reduce(target, low, high, self._piece(block).length, [done, there])
             low = target
-        self._read.append(done)
+        self.read.append(done)
         return target, done
 
-    def exchange(self, sums: dict[int, tuple[Place, int]]) -> None:
-        """Give each node what this one has for it, reduce what comes, and bring it to its rank."""
-        nodes = self._nodes
-        finished: dict[int, tuple[Place, int]] = {}
+    def _exchange(self, sums: dict[int, tuple[Place, int]]) -> int:
+        """Give each node what this one has for it, reduce what comes, and bring it to its rank; returns when the own block is there."""
+        steps, nodes, finished = self._steps, self._nodes, {}
         if self._index < nodes.fewest:
             column = nodes.column(self._index)
             for turn in range(1, nodes.number):
-                target = (self.node + turn) % nodes.number
-                for block in self._blocks(target, self._index):
-                    place, done = sums[block]
-                    self._read.append(self.send(column[target], place, self._counts[block], [done]))
-            for block in self._blocks(self.node, self._index):
-                parts, ready = [sums[block][0]] * nodes.number, [sums[block][1]] * nodes.number
+                target = (self._node + turn) % nodes.number
+                for block in self._lane(target, self._index):
+                    self._send(column[target], block, *sums[block])
+            for block in self._lane(self._node, self._index):
+                parts = [sums[block]] * nodes.number
                 for turn in range(1, nodes.number):
-                    origin = (self.node - turn) % nodes.number
-                    parts[origin] = (TEMP, self.temp(self._counts[block]))
-                    ready[origin] = self.recv(column[origin], parts[origin], self._counts[block])
-                finished[block] = self._reduced(block, parts, ready)
+                    origin = (self._node - turn) % nodes.number
+                    parts[origin] = self._receive(column[origin], block)
+                finished[block] = self._reduced(block, parts, is_last=True)
         for block, (place, done) in finished.items():
             if block != self._rank:
-                self.send(block, place, self._counts[block], [done])
+                self._send(block, block, place, done)
         if self._rank in finished:
-            place, done = finished[self._rank]
-            self.copy((OUTPUT, 0), place, self._counts[self._rank], [done, *self._read])
-        else:
-            self.recv(self._mates[self._index % nodes.fewest], (OUTPUT, 0), self._counts[self._rank], self._read)
+            return finished[self._rank][1]
+        return steps.recv(self._mates[self._index % nodes.fewest], self.result(self._use), self._piece(self._rank).length)
+
+    def _send(self, target: int, block: int, place: Place, done: int) -> None:
+        sent = self._steps.send(target, place, self._piece(block).length, [done])
+        (self.read if place[0] == INPUT else self._sent).append(sent)

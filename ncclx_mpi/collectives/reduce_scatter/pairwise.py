@@ -4,61 +4,117 @@
 
     rank r -- block b of its input --> rank b: ((0 op 1) op 2) op ...  ->  OUTPUT of rank b
 
-T = (n - 1) * alpha + (n - 1) / n * m * (beta + gamma), n blocks of temporary memory.
+Blocks go in chunks, so that one is reduced, while it is in the cache, as the next one comes.
+T = (n - 1) * alpha + (n - 1) / n * m * (beta + gamma); a block and two sets of n chunks of temporary memory.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Plan, Shape, as_numbers, columns, offsets_of
+from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Place, Plan, Shape, as_numbers, columns, offsets_of
+
+CHUNK = 256 << 10
 
 
-def plan(rank: int, size: int, counts: Counts) -> Plan:
+def plan(rank: int, size: int, counts: Counts, itemsize: int) -> Plan:
     """Steps of `rank`; `counts` are the bytes of each rank's block. In place, INPUT is OUTPUT: the result goes to its start."""
-    blocks = as_numbers(counts)
-    rooms, temp = _rooms(size, blocks[rank])
-    return _shape(rank, size).fill(blocks, offsets_of(blocks)[:-1], rooms, temp=temp)
+    nbytes = int(counts[rank])
+    chunks, values, temp = in_chunks(offsets_of(as_numbers(counts)), itemsize, rank)
+    edges = [temp + values[2 * use + 1][rank] - values[1][rank] for use in range(chunks)]
+    return _shape(rank, size, chunks).fill([nbytes], edges, *values, temp=temp + nbytes)
 
 
 @functools.lru_cache(maxsize=64)
-def _shape(rank: int, size: int) -> Shape:
+def _shape(rank: int, size: int, chunks: int) -> Shape:
     steps = Builder()
-    counts, offsets, rooms = columns(size, size, rooms_of(size))
-    done, sent = exchange_and_reduce(steps, rank, counts, offsets, rooms)
-    steps.copy((OUTPUT, 0), (TEMP, rooms[0]), counts[rank], [done, sent])
+    (nbytes,), results, *values = columns(1, chunks, *lengths(size, chunks))
+    done: list[int] = []
+    for result, exchange in zip(results, exchanges(steps, rank, chunks, values), strict=True):
+        reduced, sent = exchange.reduce((TEMP, result))
+        done += [reduced, *sent.values()]
+    steps.copy((OUTPUT, 0), (TEMP, results[0]), nbytes, done)
     return steps.shape()
 
 
-def rooms_of(size: int) -> int:
-    """How many blocks in TEMP :func:`exchange_and_reduce` needs: the result, what comes from the others, and partial results."""
-    return size + 1
+class Exchange:
+    """Writes the steps of one rank for one chunk of all blocks.
 
-
-def exchange_and_reduce(
-    steps: Builder, rank: int, counts: Sequence[int], offsets: Sequence[int], rooms: Sequence[int]
-) -> tuple[int, int]:
-    """Add the steps after which the first of `rooms`, which are offsets in TEMP, holds the reduction of block `rank`.
-
-    Returns the last of them, and one after which messages do not read INPUT any more.
+    Parameters
+    ----------
+    steps
+        Where to.
+    rank
+        Who writes.
+    counts, offsets
+        Bytes of the chunk of each rank's block, and where it begins in INPUT.
+    rooms
+        Offsets in TEMP of rooms for a chunk, as many as there are ranks: one for partial results, and for what comes from the others.
+    after
+        A step after which the rooms may be written.
     """
-    size, nbytes = len(counts), counts[rank]
-    parts, ready, sends = [(INPUT, offsets[rank])] * size, [-1] * size, []
-    for turn in range(1, size):
-        origin, owner = (rank - turn) % size, (rank + turn) % size
-        parts[origin] = (TEMP, rooms[turn])
-        ready[origin] = steps.recv(origin, parts[origin], nbytes)
-        sends.append(steps.send(owner, (INPUT, offsets[owner]), counts[owner]))
-    done = steps.reduce_in_order((TEMP, rooms[0]), parts, ready, rooms[size], nbytes)
-    return done, steps.join(sends)
+
+    def __init__(
+        self, steps: Builder, rank: int, counts: Sequence[int], offsets: Sequence[int], rooms: Sequence[int], after: int = -1
+    ) -> None:
+        self.counts, self.offsets = counts, offsets
+        self._steps, self._rank, self._rooms, self._after = steps, rank, rooms, after
+        self.last = -1
+        """A step after which the rooms are not read any more."""
+
+    @property
+    def scratch(self) -> Place:
+        """The room for partial results, where the last one may be, too."""
+        return TEMP, self._rooms[0]
+
+    def reduce(self, target: Place) -> tuple[int, dict[int, int]]:
+        """Add steps after the first of which, that is returned, `target` holds the reduction of the chunk of the own block.
+
+        The others are those after which messages do not read the chunk of each other rank's block in INPUT any more.
+        """
+        steps, rank, size, nbytes = self._steps, self._rank, len(self.counts), self.counts[self._rank]
+        parts, ready, sent = [(INPUT, self.offsets[rank])] * size, [-1] * size, {}
+        for turn in range(1, size):
+            origin, owner = (rank - turn) % size, (rank + turn) % size
+            parts[origin] = (TEMP, self._rooms[turn])
+            ready[origin] = steps.recv(origin, parts[origin], nbytes, [self._after])
+            sent[owner] = steps.send(owner, (INPUT, self.offsets[owner]), self.counts[owner])
+        self.last = steps.reduce_in_order(target, parts, ready, self._rooms[0], nbytes, [self._after])
+        return self.last, sent
 
 
-def _rooms(size: int, nbytes: int) -> tuple[list[int], int]:
-    """Offsets in TEMP of so many rooms for a block of `nbytes`, and the bytes of all."""
-    aligned = (nbytes + 63) // 64 * 64
-    return [room * aligned for room in range(rooms_of(size))], rooms_of(size) * aligned
+def exchanges(steps: Builder, rank: int, chunks: int, values: Sequence[Sequence[int]]) -> Iterator[Exchange]:
+    """All chunks, one after the other, of values as :func:`in_chunks` has them. Two sets of rooms take turns."""
+    after = [-1, -1]
+    for use in range(chunks):
+        exchange = Exchange(steps, rank, values[2 * use], values[2 * use + 1], values[2 * chunks + use % 2], after[use % 2])
+        yield exchange
+        after[use % 2] = exchange.last
+
+
+def lengths(size: int, chunks: int) -> list[int]:
+    """How many values of a shape each vector of :func:`in_chunks` has."""
+    return [size] * (2 * chunks + min(2, chunks))
+
+
+def in_chunks(edges: Sequence[int], itemsize: int, rank: int) -> tuple[int, list[Sequence[int]], int]:
+    """How many chunks blocks have which begin at `edges`, where the last one ends; values of a shape, and bytes in TEMP.
+
+    Values: of each chunk the bytes of each rank's block and where they begin; then one set of rooms in TEMP, or two, for those of `rank`.
+    """
+    counts, size = lengths_between(edges), len(edges) - 1
+    chunks = max(1, -(-max(counts) // max(CHUNK, itemsize)))
+    cuts = [[first + nbytes // itemsize * use // chunks * itemsize for first, nbytes in zip(edges, counts, strict=False)]
+            for use in range(chunks + 1)]  # fmt: skip
+    values: list[Sequence[int]] = []
+    for starts, ends in itertools.pairwise(cuts):
+        values += [end - start for start, end in zip(starts, ends, strict=True)], starts
+    room = (max(pieces[rank] for pieces in values[::2]) + 63) // 64 * 64
+    sets = min(2, chunks)
+    values += [[room * (first + index) for index in range(size)] for first in range(0, sets * size, size)]
+    return chunks, values, sets * size * room
 
 
 def even_edges(count: int, itemsize: int, size: int) -> list[int]:
@@ -69,13 +125,3 @@ def even_edges(count: int, itemsize: int, size: int) -> list[int]:
 def lengths_between(edges: Sequence[int]) -> list[int]:
     """Bytes of blocks between their edges."""
     return [end - first for first, end in itertools.pairwise(edges)]
-
-
-def even_blocks(count: int, itemsize: int, size: int, rank: int) -> tuple[list[list[int]], int]:
-    """Values of a shape for `count` elements cut into `size` nearly equal blocks, and bytes in TEMP.
-
-    Values: bytes and byte offset of each block, and the rooms for that of `rank`.
-    """
-    edges = even_edges(count, itemsize, size)
-    rooms, temp = _rooms(size, edges[rank + 1] - edges[rank])
-    return [lengths_between(edges), edges[:-1], rooms], temp
