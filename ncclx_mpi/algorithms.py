@@ -28,6 +28,7 @@ from ncclx_mpi.costs import (
     blocks_spread,
     both,
     chain_segment,
+    chained,
     doubled,
     doubled_blocks,
     doublings,
@@ -257,9 +258,7 @@ ROWS: tuple[Algorithm, ...] = (
               figures=lambda n, m: Figures((rounds_of(n) + n - 1) * (n > 1), 2 * (n - 1) * m // n)),
     Algorithm("bcast", "chain", PLAN, lambda n, m, link: (n - 1) * link.message + (m + max(0, n - 2) * chain_segment(m)) * link.byte,
               figures=lambda n, m: Figures(n - 1, m * (n > 1)),
-              by_node=lambda nodes, m: Crossing(
-                  nodes.most - 1, nodes.number - 1, m * (nodes.most > 1), m, fill=(nodes.number - 2) * chain_segment(m)
-              )),
+              by_node=chained),
     *_on_slot("reduce", ONESHOT_UPTO, _from_others, _once, reduces=True),
     Algorithm(
         "reduce", "reduce_scatter_gather", PLAN,

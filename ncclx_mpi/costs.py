@@ -28,7 +28,7 @@ class Link(NamedTuple):
 
 SHARED_MEMORY = Link(message=1.0, line=0.2, byte=1e-4, reduced=5e-5)
 """Ranks of one machine, in round numbers: for comparing algorithms, not for predicting times."""
-NETWORK = Link(message=6.0, line=0.0, byte=6e-4, reduced=1e-4)
+NETWORK = Link(message=8.0, line=0.0, byte=6e-4, reduced=1e-4)
 """Ranks of two hosts, by TCP between namespaces of one machine; a byte is one of all that leave a node."""
 MATES = Link(message=0.5, line=0.0, byte=6e-5, reduced=1e-4)
 """Ranks of one of several hosts: the round numbers that, beside these, chose best among plans that were measured (design/026)."""
@@ -233,6 +233,13 @@ def doubled(nodes: NodeMap, m: int) -> Crossing:
     rounds = rounds_of(nodes.number) + (nodes.number & (nodes.number - 1) > 0)
     moved = doublings(nodes.number) * m
     return Crossing(0, rounds, 0, moved, moved)
+
+
+def chained(nodes: NodeMap, m: int) -> Crossing:
+    """Along a chain of all ranks, node by node: the last one has anything when a segment has gone along all of it."""
+    hops_near, hops_far, segment = nodes.size - nodes.number, nodes.number - 1, chain_segment(m)
+    near = m * (nodes.most > 1) + max(0, hops_near - 1) * segment
+    return Crossing(hops_near, hops_far, near, m, fill=(hops_far - 1) * segment)
 
 
 def both(*parts: Crossing) -> Crossing:

@@ -22,7 +22,7 @@ ALLOWED_OUTSIDE = {
 }
 
 LAYERS = [
-    {"nodes", "algorithms", "tuning", "late", "rc", "errors", "typing", "constants", "process", "state"},
+    {"nodes", "costs", "algorithms", "tuning", "late", "rc", "errors", "typing", "constants", "process", "state"},
     {"mpi4py_shim", "collector", "compile_cache", "locality"},
     {"p2p"},
     {"observe"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 
@@ -14,6 +13,7 @@ from ncclx_mpi.collectives.allgather import ring
 from ncclx_mpi.collectives.alltoall import pairwise
 from ncclx_mpi.collectives.plan import RECV, SEND, Builder, Plan
 from ncclx_mpi.collectives.select import function_of
+from tests.collectives.pieces import in_pieces_of
 from tests.collectives.simulator import Cells, Simulation
 
 SMALL = range(1, 18)
@@ -65,19 +65,10 @@ def operands(size: int, length: int, in_place: bool, output: int | None = None) 
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_pieces() -> Iterator[None]:
     """Segments and chunks of two bytes, so that short messages have several."""
-    cut = []
-    for function in [function_of(row) for row in ROWS if row.kind == PLAN]:
-        module = sys.modules[function.__module__]
-        for name in {"SEGMENT", "CHUNK"} & set(vars(module)):
-            monkeypatch.setattr(module, name, 2)
-            cut.append(function)
-    for function in cut:
-        function.cache_clear()  # type: ignore[attr-defined]
-    yield
-    for function in cut:
-        function.cache_clear()  # type: ignore[attr-defined]
+    with in_pieces_of(2):
+        yield
 
 
 @plans("barrier")
@@ -99,15 +90,17 @@ def test_bcast(size: int, nbytes: int, row: Algorithm) -> None:
         assert outputs == [contribution(root, nbytes)] * size
 
 
-def ragged(size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Counts, some of them 0, and offsets with gaps."""
+def ragged(size: int, row: Algorithm) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Counts, some of them 0, and offsets with gaps; or all the same, if the algorithm is for such blocks."""
+    if row.equal_blocks:
+        return (3,) * size, tuple(range(0, 3 * size, 3))
     counts = tuple((rank * 7 + 2) % 4 for rank in range(size))
     return counts, (0, *accumulate(count + 1 for count in counts))[:-1]
 
 
-def scattered_blocks(size: int, make: Callable[[int], Cells]) -> Cells:
+def scattered_blocks(size: int, row: Algorithm, make: Callable[[int], Cells]) -> Cells:
     """Blocks of all ranks at their offsets, gaps left empty."""
-    counts, offsets = ragged(size)
+    counts, offsets = ragged(size, row)
     cells: Cells = [None] * (offsets[-1] + counts[-1])
     for rank in range(size):
         cells[offsets[rank] : offsets[rank] + counts[rank]] = make(rank)
@@ -118,9 +111,9 @@ def scattered_blocks(size: int, make: Callable[[int], Cells]) -> Cells:
 @plans("gather")
 @pytest.mark.parametrize("size", SIZES)
 def test_gather(size: int, in_place: bool, row: Algorithm) -> None:
-    counts, offsets = ragged(size)
+    counts, offsets = ragged(size, row)
     root = size // 2
-    whole = scattered_blocks(size, lambda rank: contribution(rank, counts[rank]))
+    whole = scattered_blocks(size, row, lambda rank: contribution(rank, counts[rank]))
     outputs: list[Cells] = [[None] * len(whole) for _ in range(size)]
     if in_place:
         outputs[root][offsets[root] : offsets[root] + counts[root]] = contribution(root, counts[root])
@@ -133,9 +126,9 @@ def test_gather(size: int, in_place: bool, row: Algorithm) -> None:
 @plans("scatter")
 @pytest.mark.parametrize("size", SIZES)
 def test_scatter(size: int, in_place: bool, row: Algorithm) -> None:
-    counts, offsets = ragged(size)
+    counts, offsets = ragged(size, row)
     root = size - 1
-    whole = scattered_blocks(size, lambda rank: contribution(rank, counts[rank]))
+    whole = scattered_blocks(size, row, lambda rank: contribution(rank, counts[rank]))
     buffers: list[tuple[Cells, Cells]] = [(list(whole), [None] * counts[rank]) for rank in range(size)]
     run(size, lambda rank: function_of(row)(rank, size, counts, offsets, root, in_place and rank == root), buffers)
     for rank in range(size):
@@ -147,8 +140,8 @@ def test_scatter(size: int, in_place: bool, row: Algorithm) -> None:
 @plans("allgather")
 @pytest.mark.parametrize("size", SIZES)
 def test_allgather(size: int, in_place: bool, row: Algorithm) -> None:
-    counts, offsets = ragged(size)
-    whole = scattered_blocks(size, lambda rank: contribution(rank, counts[rank]))
+    counts, offsets = ragged(size, row)
+    whole = scattered_blocks(size, row, lambda rank: contribution(rank, counts[rank]))
     buffers: list[tuple[Cells, Cells]] = []
     for rank in range(size):
         output: Cells = [None] * len(whole)
@@ -216,7 +209,7 @@ def test_reduce_scatter(size: int, in_place: bool, seed: int, row: Algorithm) ->
     counts = tuple((rank * 3 + 1) % 4 for rank in range(size))
     firsts = [0, *accumulate(counts)]
     buffers = operands(size, sum(counts), in_place, output=4)
-    outputs = run(size, lambda rank: function_of(row)(rank, size, counts), buffers, seed)
+    outputs = run(size, lambda rank: function_of(row)(rank, size, counts, 1), buffers, seed)
     for rank in range(size):
         check_reduced(row, outputs[rank][: counts[rank]], range(size), firsts[rank])
 

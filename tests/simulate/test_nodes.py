@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from ncclx_mpi.algorithms import ALGORITHMS, ANY, PLAN, RANK, ROWS, Algorithm, Case, candidates, choose, cost_of
 from ncclx_mpi.collectives.plan import RECV, REDUCE, SEND, Plan
-from ncclx_mpi.collectives.select import function_of
 from ncclx_mpi.costs import Crossing
 from ncclx_mpi.nodes import NodeMap, nodes_of, one_node
 from ncclx_mpi.simulate import proof
 from ncclx_mpi.simulate.calls import Call
+from tests.collectives.pieces import in_pieces_of
 from tests.simulate.mutants import mutants, proved_equivalent
 from tests.simulate.test_proof import calls
 
@@ -37,39 +36,19 @@ def placements(size: int, dice: random.Random) -> Iterator[tuple[int, ...]]:
         yield tuple(drawn)
 
 
-def small_chunks(monkeypatch: pytest.MonkeyPatch, row: Algorithm, nbytes: int) -> None:
-    """Have messages of some elements go in several chunks."""
-    function: Any = function_of(row)
-    module = sys.modules[function.__module__]
-    for name in {"SEGMENT", "CHUNK"} & set(vars(module)):
-        monkeypatch.setattr(module, name, nbytes)
-    clear_caches(row)
-
-
-def clear_caches(row: Algorithm) -> None:
-    """Forget the plans of an algorithm."""
-    function: Any = function_of(row)
-    for each in vars(sys.modules[function.__module__]).values():
-        getattr(each, "cache_clear", int)()
-
-
 @EVERY_ROW
 @pytest.mark.parametrize("chunk", [None, 64])
-def test_every_placement_is_proved(row: Algorithm, chunk: int | None, full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if chunk:
-        small_chunks(monkeypatch, row, chunk)
-    for size in range(2, 65) if full else SIZES if chunk else (*SIZES, *MANY):
-        dice = random.Random(f"{row.collective} {row.name} {size}")
-        found = list(placements(size, dice))
-        for nodes in found if full or size <= 8 else dice.sample(found, 4):
-            for call in calls(row, size):
-                if chunk and call.nbytes > 64 * 8 * size:
-                    call = call._replace(nbytes=8 * size * dice.randrange(1, 40))
-                faults = proof.faults(row, call._replace(nodes=nodes))
-                assert not faults, f"{call._replace(nodes=nodes)}:\n" + "\n".join(map(str, faults[:5]))
-    if chunk:
-        monkeypatch.undo()
-        clear_caches(row)
+def test_every_placement_is_proved(row: Algorithm, chunk: int | None, full: bool) -> None:
+    with in_pieces_of(chunk) if chunk else contextlib.nullcontext():
+        for size in range(2, 65) if full else SIZES if chunk else (*SIZES, *MANY):
+            dice = random.Random(f"{row.collective} {row.name} {size}")
+            found = list(placements(size, dice))
+            for nodes in found if full or size <= 8 else dice.sample(found, 4):
+                for call in calls(row, size):
+                    if chunk and call.nbytes > 64 * 8 * size:
+                        call = call._replace(nbytes=8 * size * dice.randrange(1, 40))
+                    faults = proof.faults(row, call._replace(nodes=nodes))
+                    assert not faults, f"{call._replace(nodes=nodes)}:\n" + "\n".join(map(str, faults[:5]))
 
 
 def counted(plans: list[Plan], nodes: NodeMap) -> Crossing:
