@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from ncclx_mpi.costs import (
+    AT_ONCE,
     SHARED_MEMORY,
     Cost,
     Crossing,
@@ -133,6 +134,8 @@ class Algorithm(NamedTuple):
         Of a plan: whether a rank sends to its right neighbour only.
     by_node
         Of a plan that is told where ranks are: what it needs then, from their nodes and the bytes of each rank.
+    has_center
+        Of a plan: whether one rank sends to all others, or receives from all, and nobody does more than that.
     """
 
     collective: str
@@ -146,6 +149,7 @@ class Algorithm(NamedTuple):
     figures: Callable[[int, int], Figures] = lambda n, m: Figures(0)
     is_ring: bool = False
     by_node: Callable[[NodeMap, int], Crossing] | None = None
+    has_center: bool = False
 
     def crossing(self, nodes: NodeMap, nbytes: int) -> Crossing:
         """What a plan needs on several nodes; if it knows nothing of them, as if a rank had to do with all others alike, or in a ring."""
@@ -160,7 +164,8 @@ class Algorithm(NamedTuple):
             has_mates = nodes.most > 1
             return Crossing(0, needs.steps, needs.moved * has_mates + needs.copied, needs.moved * nodes.in_turn, needs.reduced)
         near = needs.moved * (1 - far) + needs.copied
-        return Crossing(needs.steps * (1 - far), needs.steps * far, near, leaving * needs.moved, needs.reduced)
+        messages = 1 + AT_ONCE * (needs.steps - 1) if self.has_center else needs.steps
+        return Crossing(messages * (1 - far), messages * far, near, leaving * needs.moved, needs.reduced)
 
     def why_not(self, case: Case) -> str:
         """Why a call cannot go by it; empty if it can."""
@@ -264,14 +269,12 @@ ROWS: tuple[Algorithm, ...] = (
         "reduce", "reduce_scatter_gather", PLAN,
         lambda n, m, link: 2 * (n - 1) * link.message + 2 * m * link.byte + m * link.reduced,
         chosen=_shared_from(64 << 10),
-        figures=lambda n, m: shared(n, m, 2),
-    ),
+        figures=lambda n, m: shared(n, m, 2)),
     Algorithm(
         "reduce", "gather_reduce", PLAN,
         lambda n, m, link: link.message + (n - 1) * m * (link.byte + link.reduced),
         chosen=_always,
-        figures=lambda n, m: Figures(n - 1, (n - 1) * m, (n - 1) * m, n * m),
-    ),
+        figures=lambda n, m: Figures(n - 1, (n - 1) * m, (n - 1) * m, n * m), has_center=True),
     Algorithm(
         "reduce", "leaders", PLAN,
         lambda n, m, link: rounds_of(n) * (link.message + m * (link.byte + link.reduced)),
@@ -290,14 +293,12 @@ ROWS: tuple[Algorithm, ...] = (
         "allreduce", "reduce_scatter_allgather", PLAN,
         lambda n, m, link: 2 * (n - 1) * link.message + (n - 1) / n * m * (2 * link.byte + link.reduced),
         chosen=_shared_from(32 << 10),
-        figures=lambda n, m: shared(n, m, 2),
-    ),
+        figures=lambda n, m: shared(n, m, 2)),
     Algorithm(
         "allreduce", "allgather_reduce", PLAN,
         lambda n, m, link: (n - 1) * (link.message + m * (link.byte + link.reduced)),
         chosen=_always,
-        figures=lambda n, m: Figures(n - 1, (n - 1) * m, (n - 1) * m, n * m),
-    ),
+        figures=lambda n, m: Figures(n - 1, (n - 1) * m, (n - 1) * m, n * m)),
     Algorithm(
         "allreduce", "recursive_doubling", PLAN,
         lambda n, m, link: (rounds_of(n) + (n & (n - 1) > 0)) * (link.message + m * (link.byte + link.reduced)),
@@ -333,12 +334,12 @@ ROWS: tuple[Algorithm, ...] = (
     ),
     *_on_slot("gather", ONESHOT_UPTO, _from_others, _from_others),
     Algorithm("gather", "linear", PLAN, lambda n, m, link: link.message + (n - 1) * m * link.byte, chosen=_always,
-              figures=lambda n, m: Figures(n - 1, (n - 1) * m)),
+              figures=lambda n, m: Figures(n - 1, (n - 1) * m), has_center=True),
     Algorithm("gather", "binomial", PLAN, lambda n, m, link: rounds_of(n) * link.message + (n - 1) * m * link.byte, equal_blocks=True,
               figures=lambda n, m: Figures(rounds_of(n), (n - 1) * m, memory=subtree(n) * m, copied=m * (subtree(n) > 0))),
     *_on_slot("scatter", ONESHOT_UPTO, _once, _once),
     Algorithm("scatter", "linear", PLAN, lambda n, m, link: link.message + (n - 1) / n * m * link.byte, chosen=_always,
-              figures=lambda n, m: Figures(n - 1, (n - 1) * m // n)),
+              figures=lambda n, m: Figures(n - 1, (n - 1) * m // n), has_center=True),
     Algorithm("scatter", "binomial", PLAN, lambda n, m, link: rounds_of(n) * link.message + (n - 1) / n * m * link.byte, equal_blocks=True,
               figures=lambda n, m: Figures(
                   rounds_of(n), (n - 1) * m // n, memory=subtree(n) * m // n, copied=m // n * (subtree(n) > 0)
@@ -370,8 +371,7 @@ ROWS: tuple[Algorithm, ...] = (
         "reduce_scatter", "pairwise", PLAN,
         lambda n, m, link: (n - 1) * link.message + (n - 1) / n * m * (link.byte + link.reduced),
         chosen=_always,
-        figures=lambda n, m: shared(n, m, 1)._replace(memory=(n + 1) * m // n, copied=m // n * (1 + (n == 1))),
-    ),
+        figures=lambda n, m: shared(n, m, 1)._replace(memory=(n + 1) * m // n, copied=m // n * (1 + (n == 1)))),
     Algorithm(
         "reduce_scatter", "full_lane", PLAN,
         lambda n, m, link: (n - 1) * link.message + (n - 1) / n * m * (link.byte + link.reduced),

@@ -30,6 +30,8 @@ SHARED_MEMORY = Link(message=1.0, line=0.2, byte=1e-4, reduced=5e-5)
 """Ranks of one machine, in round numbers: for comparing algorithms, not for predicting times."""
 NETWORK = Link(message=8.0, line=0.0, byte=6e-4, reduced=1e-4)
 """Ranks of two hosts, by TCP between namespaces of one machine; a byte is one of all that leave a node."""
+AT_ONCE = 0.4
+"""What each further message of a rank costs that all others send to, or get from, of what one does that comes after another one."""
 MATES = Link(message=0.5, line=0.0, byte=6e-5, reduced=1e-4)
 """Ranks of one of several hosts: the round numbers that, beside these, chose best among plans that were measured (design/026)."""
 

@@ -10,8 +10,8 @@ import pytest
 
 from ncclx_mpi.algorithms import PLAN, ROWS, Algorithm, row_of
 from ncclx_mpi.cli import simulate
-from ncclx_mpi.collectives.bcast import chain
 from ncclx_mpi.collectives.plan import FIELDS, SEND
+from ncclx_mpi.costs import chain_segment
 from ncclx_mpi.simulate import classes, goal, network, proof
 from ncclx_mpi.simulate.calls import Call
 from ncclx_mpi.simulate.price import estimate, price
@@ -52,8 +52,8 @@ def test_on_an_even_network_prices_are_those_of_the_textbook(row: Algorithm, siz
     is_twice = (row.collective, row.name) == ("allreduce", "leaders")
     moved *= 1 + is_twice
     if (row.collective, row.name) == ("bcast", "chain"):
-        segments = -(-moved // chain.SEGMENT)
-        rounds, moved = rounds + segments - 1, moved + (rounds - 1) * min(moved, chain.SEGMENT)
+        segment = chain_segment(call.nbytes)
+        rounds, moved = rounds + call.nbytes // segment - 1, moved + (rounds - 1) * segment
     said = rounds * even.message + repeated * (moved * even.byte[0] + reduced * even.reduce)
     found = price(row, call, even)
     assert found.nbytes[1:] == (0, 0, 0, 0)

@@ -14,14 +14,12 @@ import functools
 
 from ncclx_mpi.collectives.bcast.binomial import family
 from ncclx_mpi.collectives.bcast.scatter_allgather import end_of
-from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Plan, Shape, columns, multiples
+from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Numbers, Plan, Shape, columns, multiples
 
 
 def plan(rank: int, size: int, counts: Counts, offsets: Counts, root: int, in_place: bool) -> Plan:
     """Steps of `rank`. `counts` and `offsets` are bytes in the root's OUTPUT. In place, the root's own block is in OUTPUT already."""
-    relative = (rank - root) % size
-    span = end_of(relative, size) - relative
-    values, temp = multiples(counts, span if 1 < span < size else 0)
+    values, temp = in_subtree(counts, (rank - root) % size, size)
     return _shape(rank, size, root, in_place).fill(values, temp=temp)
 
 
@@ -49,6 +47,12 @@ def _shape(rank: int, size: int, root: int, in_place: bool) -> Shape:
         for first, length in in_one_piece(origin, end_of(child, size) - child, size):
             steps.recv(origin, (OUTPUT, blocks[first]), blocks[length])
     return steps.shape()
+
+
+def in_subtree(counts: Counts, relative: int, size: int) -> tuple[Numbers, int]:
+    """Values of a shape in blocks, and bytes of those of the subtree of a rank, counted from the root, that passes blocks of others on."""
+    span = end_of(relative, size) - relative
+    return multiples(counts, span if 1 < span < size else 0)
 
 
 def in_one_piece(first: int, length: int, size: int) -> list[tuple[int, int]]:

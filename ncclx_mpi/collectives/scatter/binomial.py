@@ -14,15 +14,13 @@ import functools
 
 from ncclx_mpi.collectives.bcast.binomial import family
 from ncclx_mpi.collectives.bcast.scatter_allgather import end_of
-from ncclx_mpi.collectives.gather.binomial import in_one_piece
-from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Plan, Shape, columns, multiples
+from ncclx_mpi.collectives.gather.binomial import in_one_piece, in_subtree
+from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Plan, Shape, columns
 
 
 def plan(rank: int, size: int, counts: Counts, offsets: Counts, root: int, in_place: bool) -> Plan:
     """Steps of `rank`. `counts` and `offsets` are bytes in the root's INPUT. In place, the root keeps its own block in INPUT."""
-    relative = (rank - root) % size
-    span = end_of(relative, size) - relative
-    values, temp = multiples(counts, span if 1 < span < size else 0)
+    values, temp = in_subtree(counts, (rank - root) % size, size)
     return _shape(rank, size, root, in_place).fill(values, temp=temp)
 
 
