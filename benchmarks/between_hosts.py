@@ -1,7 +1,7 @@
-"""What ranks of two hosts reach by UCX, beside UCX's own benchmark with the same library: ``python benchmarks/between_hosts.py``, as root.
+"""What ranks of two hosts reach by TCP, beside UCX's own benchmark, and other MPIs: ``python benchmarks/between_hosts.py``, as root.
 
 The hosts are two network namespaces of this machine, joined by a pair of virtual interfaces (``--hosts 4``: so many, each joined with a
-bridge), so UCX goes by TCP. Its congestion control is
+bridge). By what this library goes, ``NCCLX_MPI_FAR_TRANSPORT`` says: sockets of its own, or UCX. TCP's congestion control is
 cubic for all, which a kernel has if nobody chooses another, or reno where namespaces may not have that one; ``--congestion system``: the
 machine's own. In each of ``--rounds`` rounds all are run in turn, and the best of each counts, since what disturbs a measurement only ever
 makes it longer.
@@ -236,25 +236,24 @@ def ends_of_ours() -> dict[str, dict[str, float]]:
 
 def be_end(rank: int) -> None:
     """One of the two processes."""
+    from ncclx_mpi import far_transport
     from ncclx_mpi.p2p.engine import Engine
     from transports.shm.arena import Arena
     from transports.shm.transport import SharedMemory
-    from transports.ucx.library import find
-    from transports.ucx.transport import Ucx
 
     arena = Arena.create(1, [rank], 2)
     arena.join(0)
-    ucx = Ucx(find(), rank, 2, {1 - rank}, arena.death_notice)
-    print(ucx.endpoint().hex(), flush=True)
+    far = far_transport.make(rank, 2, {1 - rank}, arena.death_notice, 0.0)
+    print(far.endpoint().hex(), flush=True)
     endpoints = [b"", b""]
     endpoints[1 - rank] = bytes.fromhex(sys.stdin.readline())
-    engine = Engine(arena, [SharedMemory(arena, rank), ucx], rank, timeout=300, endpoints={"ucx": endpoints})
+    engine = Engine(arena, [SharedMemory(arena, rank), far], rank, timeout=300, endpoints={far.name: endpoints})
     found = {f"am {size}": half_round_trip(engine, size, loops) for size, loops in SIZES.items()}
     found[f"bw {STREAM}"] = bandwidth(engine)
     engine.drain()
     engine.say_goodbye()
     engine.drain(seconds=1.0)
-    ucx.close()
+    far.close()
     if rank == 0:
         print(json.dumps(found), flush=True)
 

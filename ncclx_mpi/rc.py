@@ -148,6 +148,20 @@ SETTINGS: dict[str, Setting] = dict(
             "how windows of other hosts are accessed: direct: read and written by UCX; messages: by requests; auto: direct if UCX has RDMA",
         ),
         _ours(
+            "far_transport",
+            "auto",
+            str,
+            ("auto", "tcp", "ucx"),
+            "by what other hosts are reached: sockets of this library, or UCX; auto: UCX if there is RDMA, or a setting asks for it",
+        ),
+        _ours(
+            "interfaces",
+            "",
+            str,
+            (),
+            "interfaces by whose addresses the sockets are reached, as in eth0,ib0; empty: all but the loopback",
+        ),
+        _ours(
             "ucx_library",
             "",
             str,

@@ -166,17 +166,15 @@ def _tuning_table(rank: int) -> Table | None:
 def _to_other_nodes(membership: Membership) -> list[Transport]:
     """The transports that reach ranks of other nodes."""
     if membership.directory is not None:
-        from ncclx_mpi import rc
+        from ncclx_mpi import far_transport, rc
         from ncclx_mpi.bootstrap.heartbeat import heartbeat
-        from transports.ucx import library
-        from transports.ucx.transport import ONE, Ucx
 
         size, arena = membership.size, membership.arena
         far = [rank for rank in range(size) if rank not in arena.near]
-        found = library.find(getattr(rc, "ucx_library", ""))
-        windows = str(getattr(rc, "far_windows", "auto"))
-        lanes = _lanes(membership) if getattr(rc, "lanes", "") else ONE
-        return [Ucx(found, membership.rank, size, far, arena.death_notice, heartbeat().limit, windows, lanes)]
+        windows, lanes = str(getattr(rc, "far_windows", "auto")), None
+        if getattr(rc, "lanes", ""):
+            lanes = functools.partial(_lanes, membership)
+        return [far_transport.make(membership.rank, size, far, arena.death_notice, heartbeat().limit, windows, lanes)]
     if membership.network is None:
         return []
     from transports.virtual.transport import VirtualNetwork

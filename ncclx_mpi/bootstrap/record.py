@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ncclx_mpi import __version__, rc
+from ncclx_mpi import __version__, far_transport, rc
 from ncclx_mpi.algorithms import ALGORITHMS, ORDER
 from ncclx_mpi.bootstrap.wire import Message, ProtocolError
 from transports.ucx import library as ucx
@@ -21,7 +21,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 def _agreed_settings() -> dict[str, str]:
     names = ("heartbeat", ORDER, *(f"algo_{collective}" for collective in ALGORITHMS))
-    return {**{name: str(getattr(rc, name)) for name in names}, **ucx.agreed_settings()}
+    return {**{name: str(getattr(rc, name)) for name in names}, "far_transport": far_transport.chosen(), **ucx.agreed_settings()}
 
 
 def machine_id() -> str:

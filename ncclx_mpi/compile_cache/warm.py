@@ -53,8 +53,8 @@ _TOGETHER = (
 fits counts."""
 _NOT_IMPORTED = ("ncclx_mpi.MPI", "ncclx_mpi.__main__", "ncclx_mpi.cli.script")
 """What starts something when it is imported."""
-_FAR_PACKAGE = "transports.ucx"
-"""For jobs on several hosts only: the others do not import it."""
+_FAR_PACKAGES = ("transports.tcp", "transports.ucx")
+"""For jobs on several hosts only: the others do not import them."""
 _MOST_COMPILERS = 8
 _FEW_A_CORE = 32
 """Ranks of a core up to which each loads what it calls: a program that calls 25 functions then takes less time in all, by a third with 4
@@ -181,16 +181,17 @@ def _chosen(everything: bool) -> list[Any]:
     """Return the entries that are to be compiled ahead, without those for several hosts: whether these are declared depends on the job."""
     from numba_kernels import jit
 
-    engine = [declared for declared in jit.entries() if not declared.name.startswith(_FAR_PACKAGE)]
+    engine = [declared for declared in jit.entries() if not declared.name.startswith(_FAR_PACKAGES)]
     return [each for each in engine if everything or (each.name.startswith(_FIRST) and not each.name.startswith(_AT_FIRST_CALL))]
 
 
-def _chosen_for_hosts() -> list[Any]:
-    """Return the entries for jobs on several hosts."""
+def _chosen_for_hosts(packages: tuple[str, ...]) -> list[Any]:
+    """Return the entries of transports for jobs on several hosts."""
     from numba_kernels import jit
 
-    _import_package(_FAR_PACKAGE)
-    return [declared for declared in jit.entries() if declared.name.startswith(_FAR_PACKAGE)]
+    for package in packages:
+        _import_package(package)
+    return [declared for declared in jit.entries() if declared.name.startswith(packages)]
 
 
 def _mark(everything: bool) -> str:
@@ -202,7 +203,8 @@ def _mark(everything: bool) -> str:
         total.update(f"{declared.name} {declared.signature} {digests.module_digest(_file_of(declared))}".encode())
     total.update(digests.module_digest(str(reduce_native.__file__)).encode())
     if everything:
-        total.update(digests.module_digest(_file_of_far_transport()).encode())
+        for file in _files_of_far_transports():
+            total.update(digests.module_digest(file).encode())
     return os.path.join(cache_files.cache_root(), f"{prune.MARK}{total.hexdigest()[:20]}")
 
 
@@ -211,9 +213,10 @@ def _file_of(declared: Any) -> str:
     return name
 
 
-def _file_of_far_transport() -> str:
-    """The module that imports all others of its package, which is not imported for that."""
-    return os.path.join(importlib.import_module("transports").__path__[0], "ucx", "transport.py")
+def _files_of_far_transports() -> list[str]:
+    """The modules that import all others of their packages, which are not imported for that."""
+    folder = importlib.import_module("transports").__path__[0]
+    return [os.path.join(folder, package.rpartition(".")[2], "transport.py") for package in _FAR_PACKAGES]
 
 
 def warm_up(announce: bool = True, everything: bool = False) -> float:
@@ -234,7 +237,7 @@ def warm_up(announce: bool = True, everything: bool = False) -> float:
     with jit.one_at_a_time():
         if is_warm(everything):
             return time.monotonic() - start
-        chosen = [*_chosen(everything), *(_chosen_for_hosts() if everything else ())]
+        chosen = [*_chosen(everything), *(_chosen_for_hosts(_FAR_PACKAGES) if everything else ())]
         if announce:
             print(
                 f"ncclx_mpi: compiling {len(chosen)} of {len(jit.entries())} functions into {cache_files.cache_root()} (once for this "
@@ -344,11 +347,13 @@ def load(nranks: int, spans_hosts: bool, also: Collection[str]) -> None:
 
 def _compile_for_hosts() -> None:
     """Compile what the cache does not hold of what a job on several hosts needs beside the engine."""
+    from ncclx_mpi import far_transport
     from numba_kernels import jit
 
-    if not all(declared.is_cached() for declared in _chosen_for_hosts()):
+    package = (f"transports.{far_transport.chosen()}",)
+    if not all(declared.is_cached() for declared in _chosen_for_hosts(package)):
         with jit.one_at_a_time():
-            compile_all(_chosen_for_hosts())
+            compile_all(_chosen_for_hosts(package))
 
 
 def _forget_finalizers() -> None:

@@ -382,6 +382,8 @@ class TransportTests:
     turns: ClassVar[int] = 1
     much: ClassVar[int] = 3_000_000
     """Bytes that do not arrive in two turns."""
+    flooding: ClassVar[int] = 100
+    """Bytes of a message of which so many as a test sends at most have no room on the way."""
 
     @pytest.fixture
     def ends(self, pair: tuple[Transport, Transport]) -> Iterator[tuple[End, End]]:
@@ -490,14 +492,14 @@ class TransportTests:
     def test_a_flood_ends_where_there_is_no_room_and_nothing_of_it_is_lost(self, ends: tuple[End, End]) -> None:
         zero, one = ends
         count = 0
-        while count < _MOST // 2 and zero.send(1, _payload(count, 100), tag=count):
+        while count < _MOST // 2 and zero.send(1, _payload(count, self.flooding), tag=count):
             count += 1
-        assert 0 < count < _MOST // 2 and not zero.send(1, _payload(count, 100))
+        assert 0 < count < _MOST // 2 and not zero.send(1, _payload(count, self.flooding))
         assert one.send(0, b"the other way") and [message.payload for message in zero.received()] == [b"the other way"]
         seen: list[bytes] = []
         while new := one.received():
             seen += [message.payload for message in new]
-        assert seen == [_payload(number, 100) for number in range(count)]
+        assert seen == [_payload(number, self.flooding) for number in range(count)]
         assert zero.send(1, b"room again") and [message.payload for message in one.received()] == [b"room again"]
 
     def test_a_buffer_that_is_taken_back_is_not_written_to(self, ends: tuple[End, End]) -> None:
@@ -637,5 +639,9 @@ class TransportTests:
             assert self.credited(ends[0], 1) == released
 
     def credited(self, end: End, peer: int) -> int:
-        """What `peer` has let this end know of its eager bytes that found their receive."""
-        return [message.words[0] for message in end.received() if (message.peer, message.kind) == (peer, CREDIT)][-1]
+        """What `peer` lets this end know of its eager bytes that found their receive: it may wait for a message to ride on, not for long."""
+        for _ in range(10_000):
+            seen = [message.words[0] for message in end.received() if (message.peer, message.kind) == (peer, CREDIT)]
+            if seen:
+                return seen[-1]
+        raise AssertionError("no credit came")

@@ -15,6 +15,7 @@ from ncclx_mpi.bootstrap import gate, hosts, record, store
 from ncclx_mpi.bootstrap.patience import Gone, Patience
 from ncclx_mpi.bootstrap.store import JobRefused
 from ncclx_mpi.bootstrap.wire import MOST_BYTES, ProtocolError, Reader, pack
+from ncclx_mpi.far_transport import chosen
 
 TOKEN = secrets.token_hex(16).encode()
 HERE = "127.0.0.1"
@@ -69,8 +70,16 @@ def test_node_0_is_missing(pool):
         ("version", "0.0.1", "the version of ncclx_mpi is .* but 0.0.1 on node 1"),
         ("protocol", 99, "the protocol of ncclx_mpi is 1 .* but 99 on node 1"),
         ("byteorder", "middle", "the byte order is little .* but middle on node 1"),
-        ("settings", {"algo_bcast": "binomial"}, "NCCLX_MPI_ALGO_BCAST is auto .* but binomial on node 1"),
-        ("settings", {"UCX_TCP_RX_SEG_SIZE": "65536"}, "UCX_TCP_RX_SEG_SIZE is 270336 .* but 65536 on node 1"),
+        (
+            "settings",
+            {"far_transport": chosen(), "algo_bcast": "binomial"},
+            "NCCLX_MPI_ALGO_BCAST is auto .* but binomial on node 1",
+        ),
+        (
+            "settings",
+            {"far_transport": chosen(), "UCX_TCP_RX_SEG_SIZE": "65536"},
+            "UCX_TCP_RX_SEG_SIZE is 270336 .* but 65536 on node 1",
+        ),
     ],
 )
 def test_the_odd_host_is_named_to_all(pool, monkeypatch, what, value, says):

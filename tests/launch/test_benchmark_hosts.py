@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from programs import HOME, all_gone
-from spaces import needs_spaces, needs_ucx
+from spaces import needs_spaces
 
 CODE = """
 import subprocess, sys, time
@@ -55,7 +55,6 @@ def test_they_are_gone_with_all_that_runs_there(number):
 
 
 @needs_spaces
-@needs_ucx
 def test_what_an_idle_network_costs_can_be_measured():
     line = [sys.executable, str(Path(HOME) / "benchmarks" / "between_hosts.py"), "--only", "idle", "--rounds", "1"]
     done = subprocess.run(line, env={**os.environ, "PYTHONPATH": HOME}, capture_output=True, text=True, timeout=120, check=False)

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from programs import HOME, command, environment
-from spaces import needs_ucx, two_spaces
+from spaces import needs_spaces, two_spaces
 
 PROGRAM = """
 import sys
@@ -31,7 +31,7 @@ print("right", comm.rank)
 """
 
 
-@needs_ucx
+@needs_spaces
 def test_messages_and_collectives(tmp_path: Path) -> None:
     """One rank of each host has a neighbour on the other one."""
     script = tmp_path / "device_arrays.py"

@@ -191,7 +191,7 @@ except MPI.Exception as error:
 """
 
 
-@needs_ucx
+@needs_spaces
 def test_a_start_imports_neither_compiler_nor_numpy(on_hosts):
     """What ranks of one host do without those of several do without, too: everything is in the cache after the first start."""
     names = "('numba', 'llvmlite', 'num' 'py._core')"
@@ -204,13 +204,18 @@ def test_a_start_imports_neither_compiler_nor_numpy(on_hosts):
 
 def test_a_network_takes_no_numpy_by_itself():
     """Ranks that something else starts import all for themselves."""
-    code = "import sys, transports.ucx.transport, ncclx_mpi.bootstrap.hosts; assert 'numpy' not in sys.modules and 'numba' not in sys.modules"
+    code = "import sys, transports.tcp.transport, transports.ucx.transport, ncclx_mpi.bootstrap.hosts\n"
+    code += "assert 'numpy' not in sys.modules and 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], env=environment(), check=True)
 
 
-@needs_ucx
-def test_ranks_talk_across_hosts(on_hosts):
-    found = on_hosts("-c", TALK).end(timeout=300)
+by_both = pytest.mark.parametrize("network", ["tcp", pytest.param("ucx", marks=needs_ucx)])
+
+
+@needs_spaces
+@by_both
+def test_ranks_talk_across_hosts(on_hosts, network):
+    found = on_hosts("-c", TALK, NCCLX_MPI_FAR_TRANSPORT=network).end(timeout=300)
     for (status, stdout, stderr), ranks in zip(found, ((0, 1), (2, 3)), strict=True):
         assert status == 0, stderr
         assert sorted(stdout.splitlines()) == [f"ok {rank}" for rank in ranks]
@@ -232,21 +237,37 @@ print("done", comm.rank)
 """
 
 
-@needs_ucx
+@needs_spaces
 def test_a_rank_that_sleeps_keeps_nobody_waiting(on_hosts, tmp_path):
     found = on_hosts("-c", SLEEP.format(taken=tmp_path / "taken")).end(timeout=300)
     assert [status for status, _, _ in found] == [0, 0], found
 
 
-@needs_ucx
-def test_the_matrix_of_transports(on_hosts, spaces):
-    """It names the interface that UCX goes by on each host."""
-    (status, stdout, stderr), _ = on_hosts(*command("info", "--peers", "--json")).end()
+@needs_spaces
+@by_both
+def test_the_matrix_of_transports(on_hosts, spaces, network):
+    """It names the addresses that sockets go by, or the interface that UCX does, on each host."""
+    (status, stdout, stderr), _ = on_hosts(*command("info", "--peers", "--json"), NCCLX_MPI_FAR_TRANSPORT=network).end()
     assert status == 0, stderr
     rows = json.loads(stdout)
-    assert [row["transports"] for row in rows][1:3] == [["shm", "self", "ucx", "ucx"], ["ucx", "ucx", "self", "shm"]]
-    for rank, peer, space in ((0, 2, spaces[0]), (3, 1, spaces[1])):
-        assert rows[rank]["reasons"][peer].endswith(f"it goes by tcp/{space.link}")
+    assert [row["transports"] for row in rows][1:3] == [["shm", "self", network, network], [network, network, "self", "shm"]]
+    for rank, peer, (here, there) in ((0, 2, spaces), (3, 1, spaces[::-1])):
+        way = f"tcp/{here.link}" if network == "ucx" else f"{here.address} to {there.address}"
+        assert rows[rank]["reasons"][peer].endswith(f"it goes by {way}")
+
+
+@needs_ucx
+def test_hosts_that_choose_differently_are_told_so(spaces):
+    env = environment(NCCLX_MPI_TOKEN=secrets.token_hex(16))
+    jobs = []
+    for node, (space, network) in enumerate(zip(spaces, ("tcp", "ucx"), strict=True)):
+        words = ["--nnodes", "2", "--node-rank", str(node), "--rendezvous", f"{spaces[0].address}:29500"]
+        line = [*space.prefix, *command("run", "-n", "1", *words, "-c", "from mpi4py import MPI")]
+        own = {**env, "NCCLX_MPI_FAR_TRANSPORT": network}
+        jobs.append(subprocess.Popen(line, env=own, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
+    for job in jobs:
+        _, stderr = job.communicate(timeout=120)
+        assert job.returncode == 2 and re.search(r"NCCLX_MPI_FAR_TRANSPORT is \S+ on .*, but \S+ on node", stderr), stderr
 
 
 def commands_of_the_page(beginning: str) -> list[list[str]]:
@@ -256,7 +277,7 @@ def commands_of_the_page(beginning: str) -> list[list[str]]:
     return [line[2:] for line in lines if " ".join(line).startswith(f"ncclx run {beginning}")]
 
 
-@needs_ucx
+@needs_spaces
 def test_commands_of_the_page(spaces):
     """As they are printed, but for the names of the hosts and of the remote shell."""
     snippets = Path(HOME) / "docs" / "snippets"
@@ -281,7 +302,7 @@ def test_commands_of_the_page(spaces):
     assert outputs == [(snippets / "hosts.out").read_text(), ""]
 
 
-@needs_ucx
+@needs_spaces
 def test_the_script_of_two_hosts(tmp_path):
     """As it is printed, but for the names of the hosts, which others may have, and for their addresses."""
     snippets, tag = Path(HOME) / "docs" / "snippets", f"ncclx{os.getpid()}"
@@ -296,22 +317,24 @@ def test_the_script_of_two_hosts(tmp_path):
         assert done.returncode == 0, done.stderr
         printed.append(done.stdout)
     assert printed[0] == (snippets / "two_nodes.out").read_text().split("\n\n")[0] + "\n"
-    assert re.search(r"^ +0 .* self +shm +ucx +ucx$", printed[1], re.MULTILINE), printed[1]
+    assert re.search(r"^ +0 .* self +shm +tcp +tcp$", printed[1], re.MULTILINE), printed[1]
     left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     assert tag not in left
 
 
-@needs_ucx
-def test_a_rank_that_is_killed_is_dead_for_all_hosts(on_hosts):
-    (first, second) = on_hosts("-c", FAIL).end()
+@needs_spaces
+@by_both
+def test_a_rank_that_is_killed_is_dead_for_all_hosts(on_hosts, network):
+    (first, second) = on_hosts("-c", FAIL, NCCLX_MPI_FAR_TRANSPORT=network).end()
     assert sorted(first[1].splitlines()) == ["0 True True", "1 True True"], first[2]
     assert second[1].splitlines() == ["2 True True"], second[2]
     assert first[0] == second[0] == 137
 
 
-@needs_ucx
-def test_ranks_behind_a_link_that_is_down_are_dead(on_hosts, spaces):
-    job = on_hosts("-c", WAIT_FOR_FAR)
+@needs_spaces
+@by_both
+def test_ranks_behind_a_link_that_is_down_are_dead(on_hosts, spaces, network):
+    job = on_hosts("-c", WAIT_FOR_FAR, NCCLX_MPI_FAR_TRANSPORT=network)
     assert job.read(2) == [["met"] * 2] * 2
     spaces[0].set_link("down")
     for (status, stdout, _), ranks in zip(job.end(), ((0, 1), (2, 3)), strict=True):
@@ -319,14 +342,15 @@ def test_ranks_behind_a_link_that_is_down_are_dead(on_hosts, spaces):
         assert status == 1
 
 
-@needs_ucx
-def test_a_link_that_flaps_costs_nothing(on_hosts, spaces):
+@needs_spaces
+@by_both
+def test_a_link_that_flaps_costs_nothing(on_hosts, spaces, network):
     """It is down for a moment in the middle of the traffic, and up again before the limit."""
     code = (
         "from mpi4py import MPI; import numpy as np; comm = MPI.COMM_WORLD; comm.allreduce(1); print('met', flush=True)\n"
         "total = sum(comm.allreduce(1) for _ in range(3000)); print(total, flush=True)"
     )
-    job = on_hosts("-c", code, NCCLX_MPI_HEARTBEAT="0.5,30")
+    job = on_hosts("-c", code, NCCLX_MPI_HEARTBEAT="0.5,30", NCCLX_MPI_FAR_TRANSPORT=network)
     assert job.read(2) == [["met"] * 2] * 2
     spaces[1].set_link("down")
     spaces[1].set_link("up")
@@ -346,7 +370,7 @@ print(sum(comm.allreduce(1) for _ in range(100)), len(os.listdir("/proc/self/fd"
 """
 
 
-@needs_ucx
+@needs_spaces
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_link_that_is_down_at_the_first_contact_costs_nothing(on_hosts, spaces, tmp_path, which):
     """One of the hosts has no route then, and the other one no answer. No attempt to connect leaves anything behind."""
@@ -405,11 +429,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(name, parts, ids=[f"{seeds.start}to{seeds.stop}" for seeds in parts])
 
 
-@needs_ucx
-def test_ranks_that_are_killed_at_any_time(on_hosts, kills):
+@needs_spaces
+@by_both
+def test_ranks_that_are_killed_at_any_time(on_hosts, kills, network):
     """In whatever its peers are: all of them raise, all hosts end, and nothing is left."""
     for seed in kills:
-        found = on_hosts("-c", BUSY, str(seed), str(seed % 4)).end()
+        found = on_hosts("-c", BUSY, str(seed), str(seed % 4), NCCLX_MPI_FAR_TRANSPORT=network).end()
         assert [status for status, _, _ in found] == [137, 137], (seed, found)
         words = [stdout.split() for _, stdout, _ in found]
         assert all_gone([int(word) for host in words for word in host if word != "True"], 5)
@@ -436,7 +461,7 @@ elif comm.rank > 1:
 """
 
 
-@needs_ucx
+@needs_spaces
 def test_a_first_message_to_a_host_that_is_silent_holds_nobody_up(on_hosts, spaces, tmp_path):
     """It is there all the same when the link is back in time."""
     job = on_hosts("-c", FIRST_MESSAGE, str(tmp_path / "go"), NCCLX_MPI_HEARTBEAT="0.5,20")
@@ -448,7 +473,7 @@ def test_a_first_message_to_a_host_that_is_silent_holds_nobody_up(on_hosts, spac
     assert [(status, stdout) for status, stdout, _ in job.end()] == [(0, ""), (0, "come\n" * 2)]
 
 
-@needs_ucx
+@needs_spaces
 def test_hosts_that_fall_silent_at_any_time(on_hosts, spaces, silences):
     if not silences:
         pytest.skip("one is silenced by another test; with --full, 20 are")
@@ -462,7 +487,7 @@ def test_hosts_that_fall_silent_at_any_time(on_hosts, spaces, silences):
         spaces[seed % 2].come_back()
 
 
-@needs_ucx
+@needs_spaces
 def test_a_rank_that_never_imports_mpi_is_named(on_hosts):
     code = "import os\nif os.environ['NCCLX_MPI_RANK'] != '2': from mpi4py import MPI"
     for status, _, stderr in on_hosts("-c", code).end():
@@ -477,7 +502,7 @@ def test_no_ucx_is_one_sentence(on_hosts):
         assert "NCCLX_MPI_UCX_LIBRARY names /none/libucp.so, which cannot be loaded" in stderr
 
 
-@needs_ucx
+@needs_spaces
 def test_started_programs_join(on_hosts, tmp_path):
     """A Python behind a shell script is a rank, too."""
     script = tmp_path / "wrapper.sh"
@@ -489,7 +514,7 @@ def test_started_programs_join(on_hosts, tmp_path):
         assert (status, stdout.splitlines()) == (0, ["4", "4"]), stderr
 
 
-@needs_ucx
+@needs_spaces
 def test_abort_ends_all_hosts(on_hosts):
     code = "from mpi4py import MPI; comm = MPI.COMM_WORLD; comm.Barrier()\nif comm.rank == 3: comm.Abort(6)\ncomm.Barrier()"
     assert [status for status, _, _ in on_hosts("-c", code).end()] == [6, 6]
@@ -545,7 +570,7 @@ class TestStartedByOthers:
             process.kill()
             process.communicate()
 
-    @needs_ucx
+    @needs_spaces
     @pytest.mark.parametrize(("variables", "kind"), [(of_slurm, "slurm"), (of_torchrun, "torchrun")])
     def test_world(self, start, variables, kind):
         code = (
@@ -556,14 +581,14 @@ class TestStartedByOthers:
             assert stdout == f"{rank} 4 {kind}\n", stderr
             assert process.returncode == 0
 
-    @needs_ucx
+    @needs_spaces
     def test_a_rank_that_is_killed(self, start):
         ranks = start(FAIL, of_slurm)
         outputs = [process.communicate(timeout=120) for process in ranks]
         assert [process.returncode for process in ranks] == [0, 0, 0, -signal.SIGKILL]
         assert [stdout for stdout, _ in outputs[:3]] == [f"{rank} True True\n" for rank in range(3)], outputs
 
-    @needs_ucx
+    @needs_spaces
     def test_an_agent_that_is_killed(self, start):
         """Its host is lost for the others, and the others for its host."""
         ranks = start(

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from programs import all_gone, command, environment
-from spaces import needs_ucx
+from spaces import needs_spaces
 
 MEET = """
 from mpi4py import MPI
@@ -61,7 +61,7 @@ print("met")
 """
 
 
-@needs_ucx
+@needs_spaces
 def test_parts_of_a_job_meet_across_hosts(on_hosts):
     for status, stdout, stderr in on_hosts("-c", MEET).end():
         assert (status, stdout.splitlines()) == (0, ["met"] * 2), stderr
@@ -103,7 +103,7 @@ print("child" if is_child else "done", flush=True)
 """
 
 
-@needs_ucx
+@needs_spaces
 @pytest.mark.parametrize("root", [0, 2])
 def test_processes_are_started_by_a_group_on_two_hosts(on_hosts, tmp_path, root):
     """They are on the host of the root, and reach all."""
@@ -138,7 +138,7 @@ world.Abort(0)
 """
 
 
-@needs_ucx
+@needs_spaces
 def test_the_end_of_a_started_process_is_noticed_on_both_hosts(on_hosts, tmp_path):
     """Its communicator ends, and nothing else."""
     script = tmp_path / "killed.py"
@@ -173,7 +173,7 @@ else:
 """
 
 
-@needs_ucx
+@needs_spaces
 def test_the_end_of_a_parent_on_another_host_is_noticed(on_hosts, tmp_path):
     script = tmp_path / "orphaned.py"
     script.write_text(ORPHANED)
@@ -197,7 +197,7 @@ print(MPI.COMM_WORLD.allreduce(1), flush=True)
 """
 
 
-@needs_ucx
+@needs_spaces
 def test_a_process_without_ucx_is_told_of_on_all_ranks(on_hosts):
     for status, stdout, stderr in on_hosts("-c", WITHOUT).end():
         assert (status, sorted(stdout.split())) == (0, ["4", "4", "True", "True"]), stderr
@@ -222,7 +222,7 @@ made.Disconnect()
 """
 
 
-@needs_ucx
+@needs_spaces
 def test_another_job_meets_a_group_on_two_hosts(on_hosts, spaces, tmp_path):
     """At a port on its own host."""
     script = tmp_path / "ask.py"

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 from programs import HOME, all_gone, environment
-from spaces import needs_ucx, two_spaces
+from spaces import needs_spaces, two_spaces
 from stand_in_mpi import World
 
 from ncclx_mpi.bootstrap import introduction
@@ -161,13 +161,13 @@ class TestStandIn:
             process.kill()
             process.communicate()
 
-    @needs_ucx
+    @needs_spaces
     def test_world(self, start):
         for rank, process in enumerate(start(PROGRAM + "assert world.is_finalized")):
             stdout, stderr = process.communicate(timeout=120)
             assert (process.returncode, stdout) == (0, f"{rank} [0, 1, 0, 1] mpi\n"), stderr
 
-    @needs_ucx
+    @needs_spaces
     def test_a_rank_that_is_killed(self, start):
         ranks = start(DIE)
         outputs = [process.communicate(timeout=120) for process in ranks]
@@ -176,7 +176,7 @@ class TestStandIn:
         assert all_gone([int(stdout.split()[0]) for stdout, _ in outputs], 10)
 
 
-@needs_ucx
+@needs_spaces
 @pytest.mark.skipif(MPIEXEC is None, reason="no MPI in this environment")
 def test_mpiexec_over_hosts(spaces, tmp_path):
     """The real one: MPICH's and Intel MPI's options, or Open MPI's."""

@@ -144,7 +144,7 @@ def test_lines_of_the_pages(slurm, line):
     expected = {
         "hosts.py": (SNIPPETS / "hosts.out").read_text(),
         "who_is_near.py": (SNIPPETS / "two_nodes.out").read_text().split("\n\n")[0],
-        "--peers": "on different hosts: UCX",
+        "--peers": "on different hosts: TCP",
         "sched_getaffinity": "",
     }
     (text,) = [text for word, text in expected.items() if word in line]
@@ -169,8 +169,8 @@ def test_batch_scripts(slurm, tmp_path, script):
     assert done.returncode == 0, text
     result = "warmest cell 84.936178" if script == "gpu.sbatch" else "warmest cell 79.343411, mean 10.170955"
     assert re.search(rf"^{result}.*, difference to one process 0.0e\+00$", text, re.MULTILINE), text
-    on_two_nodes = "self +shm +ucx +ucx"
-    reached = {"heat2d.sbatch": on_two_nodes, "gpu.sbatch": on_two_nodes, "heterogeneous.sbatch": "self +ucx +ucx +ucx"}
+    on_two_nodes = "self +shm +tcp +tcp"
+    reached = {"heat2d.sbatch": on_two_nodes, "gpu.sbatch": on_two_nodes, "heterogeneous.sbatch": "self +tcp +tcp +tcp"}
     assert re.search(rf"^ +0 .* {reached.get(script, '')}$" if script in reached else "", text, re.MULTILINE), text
 
 

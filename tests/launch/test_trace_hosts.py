@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from programs import command, environment
-from spaces import needs_ucx, two_spaces
+from spaces import needs_spaces, two_spaces
 
 from ncclx_mpi.bootstrap import lookout
 from ncclx_mpi.bootstrap.lookout import Lookout
@@ -149,7 +149,7 @@ def hung():
                 host.communicate()
 
 
-@needs_ucx
+@needs_spaces
 def test_ranks_of_all_hosts_are_shown(hung):
     (launcher,) = Path(f"/proc/{hung[0].pid}/task/{hung[0].pid}/children").read_text().split()
     inside = ["nsenter", "-t", launcher, "-p", "-m", "-n"]

@@ -1,4 +1,4 @@
-"""Two processes that share nothing but UCX: they talk and leave, or one of them is killed."""
+"""Two processes that share nothing but UCX, or sockets: they talk and leave, or one of them is killed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from ncclx_mpi.p2p.engine import Engine, NativeComm
 from ncclx_mpi.p2p.layout import SYNCHRONOUS
 from ncclx_mpi.p2p.network_progress import NetworkProgress
 from ncclx_mpi.p2p.remote_memory import Opened
+from transports.base import Transport
 from transports.shm.arena import Arena
 from transports.shm.transport import SharedMemory
+from transports.tcp.transport import Tcp
 from transports.ucx import library
 from transports.ucx.layout import LARGEST_PIECE
 from transports.ucx.transport import Ucx
@@ -44,8 +46,16 @@ class Pair(NamedTuple):
         return self.other.stdout.readline().strip()
 
 
-@pytest.fixture
-def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+@pytest.fixture(params=["ucx", "tcp"])
+def network(request: pytest.FixtureRequest) -> str:
+    """By what the two reach each other."""
+    name: str = request.param
+    return name
+
+
+def made(name: str, arena: Arena, monkeypatch: pytest.MonkeyPatch) -> Transport:
+    if name == "tcp":
+        return Tcp(0, 2, {1}, arena.death_notice)
     try:
         found = library.find()
     except library.LibraryError as error:
@@ -53,23 +63,28 @@ def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     if found.version[:2] == (1, 20):
         pytest.skip("UCX 1.20 finds no way to this host by the loopback interface")
     monkeypatch.setenv("UCX_NET_DEVICES", "lo")
+    return Ucx(found, 0, 2, {1}, arena.death_notice, windows="direct")
+
+
+@pytest.fixture
+def pair(request: pytest.FixtureRequest, network: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     arena = Arena.create(1, [0], 2)
     arena.join(0)
-    ucx = Ucx(found, 0, 2, {1}, arena.death_notice, windows="direct")
-    program = [sys.executable, str(Path(__file__).with_name("ucx_rank.py")), request.param]
+    far = made(network, arena, monkeypatch)
+    program = [sys.executable, str(Path(__file__).with_name("far_rank.py")), network, request.param]
     other = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
     assert other.stdin is not None and other.stdout is not None
     try:
-        print(ucx.endpoint().hex(), file=other.stdin, flush=True)
+        print(far.endpoint().hex(), file=other.stdin, flush=True)
         endpoints = [b"", bytes.fromhex(other.stdout.readline())]
-        engine = Engine(arena, [SharedMemory(arena, 0), ucx], 0, timeout=60, endpoints={"ucx": endpoints})
+        engine = Engine(arena, [SharedMemory(arena, 0), far], 0, timeout=60, endpoints={network: endpoints})
         yield Pair(engine.new_comm(4, [0, 1]), other)
     finally:
         other.kill()
         other.wait()
         for pipe in (other.stdin, other.stdout):
             pipe.close()
-        ucx.close()
+        far.close()
         arena.close()
 
 
@@ -178,6 +193,7 @@ def opened(pair: Pair) -> Opened:
     return Opened(pair.comm, 1, pair.comm.engine.transports[1], address, said[16 : 16 + nbytes].tobytes())
 
 
+@pytest.mark.parametrize("network", ["ucx"], indirect=True)
 @pytest.mark.parametrize("pair", ["be_accessed"], indirect=True)
 def test_memory_of_another_process_is_written_and_read(pair: Pair) -> None:
     engine, memory, data, room = pair.comm.engine, opened(pair), pattern(LARGE), np.zeros(LARGE, np.uint8)
@@ -189,6 +205,7 @@ def test_memory_of_another_process_is_written_and_read(pair: Pair) -> None:
     memory.shut("the end")
 
 
+@pytest.mark.parametrize("network", ["ucx"], indirect=True)
 @pytest.mark.parametrize("pair", ["be_accessed"], indirect=True)
 def test_a_target_that_is_killed_in_a_put_ends_it(pair: Pair) -> None:
     engine, memory, data = pair.comm.engine, opened(pair), pattern(LARGE)

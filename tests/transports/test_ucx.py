@@ -13,7 +13,7 @@ import pytest
 from ncclx_mpi.testing.transport import End, Half, TransportTests
 from numba_kernels.jit import c_address
 from transports.base import Transport
-from transports.messages import CREDIT, EAGER, GOODBYE, RTS
+from transports.messages import EAGER, GOODBYE, RTS
 from transports.ucx import channel, transfers, transport
 from transports.ucx.layout import EAGERLY, HEADER, LINK, MAX_EAGER_BY_SOCKETS, OK, PIECE_BY_SOCKETS, ROUTE, STATE, TRANSFER, WINDOW
 from transports.ucx.library import Library, settings
@@ -51,14 +51,6 @@ class TestUcx(TransportTests):
     @pytest.fixture(params=[1, 3], ids=["1lane", "3lanes"])
     def pair(self, library: Library, request: pytest.FixtureRequest) -> tuple[Transport, Transport]:
         return pair_of(library, request.param)
-
-    def credited(self, end: End, peer: int) -> int:
-        """It waits for a message to ride on, but not for long."""
-        for _ in range(10_000):
-            seen = [message.words[0] for message in end.received() if (message.peer, message.kind) == (peer, CREDIT)]
-            if seen:
-                return seen[-1]
-        raise AssertionError("no credit came")
 
     def test_who_is_killed_takes_nothing_along_that_was_sent(self, ends: tuple[End, End]) -> None:
         pytest.skip("a fork of a process that uses UCX cannot use it")

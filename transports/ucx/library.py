@@ -49,6 +49,7 @@ while the process goes on: for a host that is silent the system would wait for s
 
 The segment of a socket holds an eager message, or a piece of a large one, with what is in front of it. UCX cuts what is longer, and puts
 it together in memory of its own before it hands it up, a copy more; its own segment is of 64 KiB."""
+_RDMA_DEVICES = Path("/sys/class/infiniband")
 AGREED = ("UCX_TCP_RX_SEG_SIZE",)
 """Settings that must be the same on all hosts: a sender cuts what it sends by its own segment, for which a smaller one has no room."""
 _UNITS = {"": 0, "B": 0, "K": 10, "KB": 10, "M": 20, "MB": 20, "G": 30, "GB": 30}
@@ -109,6 +110,11 @@ class _Handler(_Structure):
 
 class _RequestParams(_Structure):
     _fields_ = (("mask", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("rest", ctypes.c_char * _ROOM))
+
+
+def has_rdma() -> bool:
+    """Whether this host has devices for RDMA."""
+    return _RDMA_DEVICES.is_dir() and any(_RDMA_DEVICES.iterdir())
 
 
 class LibraryError(ImportError):

@@ -10,8 +10,6 @@ Cost: three system calls an address, when the first message goes to a peer.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import socket
 import struct
 from array import array
@@ -24,9 +22,6 @@ from transports.ucx.layout import ROUTE, STATE
 
 LOOK_US = 1000
 """After which a route is looked for again, as whoever waits would do it in each turn."""
-_SIOCGIFADDR = 0x8915
-_ADDRESS_AT, _ADDRESS_BYTES, _NAME_BYTES = 20, 4, 16
-"""In what the system says of an interface (``ifreq``)."""
 _ANY_PORT = 9
 _TARGET = struct.Struct("=H2s4s8x")
 """``sockaddr_in``."""
@@ -36,17 +31,6 @@ _FAMILY, _KIND = int(socket.AF_INET), int(socket.SOCK_DGRAM | socket.SOCK_CLOEXE
 _socket = types.external("socket", types.int32(types.int32, types.int32, types.int32))
 _connect = types.external("connect", types.int32(types.int32, types.int64, types.int32))
 _close = types.external("close", types.int32(types.int32))
-
-
-def addresses_of(interfaces: Iterable[str]) -> list[bytes]:
-    """The IPv4 addresses of interfaces, four bytes each; those of the loopback are no way to another host."""
-    found = []
-    with socket.socket(_FAMILY, _KIND) as asked:
-        for name in interfaces:
-            with contextlib.suppress(OSError):  # it has none
-                said = fcntl.ioctl(asked, _SIOCGIFADDR, name.encode()[: _NAME_BYTES - 1].ljust(2 * _NAME_BYTES + 8, b"\0"))
-                found.append(said[_ADDRESS_AT : _ADDRESS_AT + _ADDRESS_BYTES])
-    return [address for address in found if not socket.inet_ntoa(address).startswith("127.")]
 
 
 def targets_of(addresses: Iterable[bytes]) -> tuple[array[int], int]:

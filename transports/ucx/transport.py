@@ -8,14 +8,15 @@ import select
 import struct
 import time
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from numba_kernels.clock import ticks_per_us
 from numba_kernels.jit import c_address
 from numba_kernels.layout import LINE, WORD, zeroed
-from transports.base import Calls, Capabilities, DeathNotice, Functions, RemoteMemory, Transport
+from transports.addresses import addresses_of
+from transports.base import Calls, Capabilities, DeathNotice, Functions, RemoteMemory
+from transports.placed import PlacedTransport, word_at
 from transports.ucx import channel, remote, segments, transfers
 from transports.ucx.layout import (
     EAGERLY,
@@ -36,8 +37,8 @@ from transports.ucx.layout import (
     STATE,
     UNREACHED,
 )
-from transports.ucx.library import Library, Worker
-from transports.ucx.routes import addresses_of, targets_of
+from transports.ucx.library import Library, Worker, has_rdma
+from transports.ucx.routes import targets_of
 
 _FLUSH_SECONDS, _CLOSING_SECONDS = 1.0, 1.0
 """At the end: until peers that make no progress are left alone with what they have; until UCX has ended its part of it."""
@@ -63,7 +64,6 @@ _CALLED = (
 )
 """Words of ``STATE``, and the functions of UCX whose addresses are there."""
 _HEAD = struct.Struct("!HH")
-_DEVICES = Path("/sys/class/infiniband")
 _BY_RDMA = ("rc", "dc", "gga")
 """How the names of UCX's transports begin that reach memory without a processor there."""
 
@@ -105,7 +105,7 @@ ONE = Lanes()
 """One lane, by the devices that UCX finds."""
 
 
-class Ucx(Transport):
+class Ucx(PlacedTransport):
     """Ranks whose processes have a worker of UCX, too: on other hosts, as a rule.
 
     Parameters
@@ -135,6 +135,7 @@ class Ucx(Transport):
     """
 
     name: ClassVar[str] = "ucx"
+    needs: ClassVar[str] = "worker of UCX"
 
     def __init__(
         self,
@@ -148,14 +149,9 @@ class Ucx(Transport):
         lanes: Lanes = ONE,
     ) -> None:
         self.library = library
-        self._rank = rank
-        self._size = size
-        self._reached = frozenset(reached)
-        self._places = dict(enumerate(range(size)))
-        self._on_death = on_death
-        self._patience = patience
+        super().__init__(rank, size, reached, on_death, patience, LINK.total)
         self._is_direct = windows == "direct"
-        self._has_remote = self._is_direct or (windows == "auto" and _DEVICES.is_dir() and any(_DEVICES.iterdir()))
+        self._has_remote = self._is_direct or (windows == "auto" and has_rdma())
         self._where = lanes.where
         self._share = lanes.share
         self._workers = [Worker(library, self._has_remote and not number, device) for number, device in enumerate(lanes.devices)]
@@ -163,19 +159,12 @@ class Ucx(Transport):
         self._worker_words = array("q", [worker.address for worker in self._workers])
         self._block, block_at = zeroed(STATE.total + LINE)
         self._state = -(-block_at // LINE) * LINE
-        self._nobody, nobody_at = zeroed(LINK.total)
-        self._links = array("q", [nobody_at]) * size
         self._own_link, self._own = zeroed(LINK.total)
         self._routes, self._routes_at = zeroed(len(lanes.devices) * size * ROUTE.total)
         self._targets: dict[bytes, tuple[array[int], int]] = {}
         self._addresses: dict[int, list[Any]] = {}
         self._lanes = array("q", [0]) * size
         self._lane_blocks: dict[int, Any] = {}
-
-    def meet(self, places: Mapping[int, int]) -> None:
-        """Reach peers of other jobs, by the rank that each has here; before it is attached."""
-        self._places = dict(places)
-        self._reached = frozenset(places)
 
     @functools.cached_property
     def caps(self) -> Capabilities:
@@ -225,18 +214,13 @@ class Ucx(Transport):
 
     @property
     def is_busy(self) -> bool:
-        is_sending = any(_word_at(self._state + owed).value for owed in (STATE.active_count, STATE.sending))
+        is_sending = any(word_at(self._state + owed).value for owed in (STATE.active_count, STATE.sending))
         return is_sending or any(map(self._keeps, self._lane_blocks))
 
     def _keeps(self, peer: int) -> bool:
         """Whether there are messages that a peer, to which there are lanes, may not have: they can be lost with the lane by which they go."""
-        sent, taken, flags = (_word_at(self._link(peer) + word).value for word in (LINK.sent, LINK.acknowledged, LINK.flags))
+        sent, taken, flags = (word_at(self._link(peer) + word).value for word in (LINK.sent, LINK.acknowledged, LINK.flags))
         return bool(sent != taken and not flags & (FAILED | GONE))
-
-    def why_not(self, peer: int) -> str:
-        if peer not in self._places:
-            return f"rank {peer} is not one of the {self._size} of this job"
-        return "" if peer in self._reached else f"rank {peer} has no worker of UCX"
 
     def why(self, peer: int) -> str:
         found = f"they are on different hosts: UCX {self.library.name} of {self.library.path}, as {self.library.reason}"
@@ -254,9 +238,9 @@ class Ucx(Transport):
                 yield worker.ways_of(endpoint)
 
     def why_lost(self, peer: int) -> str:
-        if peer not in self._addresses or not _word_at(self._link(peer) + LINK.flags).value & UNREACHED:
+        if peer not in self._addresses or not word_at(self._link(peer) + LINK.flags).value & UNREACHED:
             return ""
-        status = self._worker.status(_word_at(self._link(peer) + LINK.address).value)
+        status = self._worker.status(word_at(self._link(peer) + LINK.address).value)
         return f"UCX {self.library.name} finds no way to rank {peer}: {status}; UCX_LOG_LEVEL=warn lets it say more"
 
     def endpoint(self) -> bytes:
@@ -269,15 +253,11 @@ class Ucx(Transport):
         return b"".join(parts)
 
     def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> int:
-        for peer, place in self._places.items():
-            self._links[place] = peers[peer]
         for field, value in (
             *calls._asdict().items(),
             *((field, self.library.address_of(function)) for field, function in _CALLED),
             ("engine", engine),
-            ("peers", self._links.buffer_info()[0]),
-            ("count", len(self._links)),
-            ("rank", self._rank),
+            *self._words_of_peers(peers),
             ("worker", self._worker.address),
             ("context", self._worker.context),
             ("on_sent", c_address(channel.on_sent)),
@@ -297,10 +277,7 @@ class Ucx(Transport):
             ("piece", self._piece),
             ("piece_flags", EAGERLY if self._has_only_sockets else 0),
         ):
-            _word_at(self._state + getattr(STATE, field)).value = value
-        if self._on_death is not None:
-            for field, value in zip(("note_death", "deaths", "death_words"), self._on_death, strict=True):
-                _word_at(self._state + getattr(STATE, field)).value = value
+            word_at(self._state + getattr(STATE, field)).value = value
         if self._has_remote:
             self._connect_own(self._worker.endpoint())
         for worker in self._workers:
@@ -321,7 +298,7 @@ class Ucx(Transport):
             ("state", self._state),
             ("flags", NOTED),
         ):
-            _word_at(self._own + getattr(LINK, field)).value = value
+            word_at(self._own + getattr(LINK, field)).value = value
 
     def connect(self, peer: int, endpoint: bytes) -> None:
         reason = self.why_not(peer)
@@ -336,11 +313,11 @@ class Ucx(Transport):
                 self._targets[hosts] = targets_of(hosts[at : at + 4] for at in range(0, len(hosts), 4))
             targets, count = self._targets[hosts]
             for field, value in (("targets", targets.buffer_info()[0]), ("count", count)):
-                _word_at(self._route(place, lane) + getattr(ROUTE, field)).value = value
+                word_at(self._route(place, lane) + getattr(ROUTE, field)).value = value
             addresses.append(ctypes.create_string_buffer(worker, len(worker)))
         self._addresses[peer] = addresses
         for field, value in (("address", ctypes.addressof(addresses[0])), ("rank", place), ("state", self._state)):
-            _word_at(self._link(peer) + getattr(LINK, field)).value = value
+            word_at(self._link(peer) + getattr(LINK, field)).value = value
         if len(addresses) > 1:
             self._make_lanes(peer, [ctypes.addressof(address) for address in addresses], self._share(where))
 
@@ -353,10 +330,10 @@ class Ucx(Transport):
             ("segment", min(share.segment or self._piece, self._piece)),
             ("limit", share.limit),
         ):
-            _word_at(lanes + getattr(LANES, field)).value = value
+            word_at(lanes + getattr(LANES, field)).value = value
         for number, address in enumerate(addresses):
             for field, value in (("lanes", lanes), ("number", number), ("address", address)):
-                _word_at(lanes + LANES.total + number * LANE.total + getattr(LANE, field)).value = value
+                word_at(lanes + LANES.total + number * LANE.total + getattr(LANE, field)).value = value
         self._lanes[self._places[peer]] = lanes
 
     def greeting(self, peer: int) -> tuple[int, int, int]:
@@ -365,7 +342,7 @@ class Ucx(Transport):
 
     def has_left(self, peer: int) -> bool:
         """Whether a peer has said goodbye."""
-        return bool(_word_at(self._link(peer) + LINK.flags).value & GONE)
+        return bool(word_at(self._link(peer) + LINK.flags).value & GONE)
 
     def close(self) -> None:
         """Send what is left to be sent, as far as peers take it, and end the worker."""
@@ -384,14 +361,10 @@ class Ucx(Transport):
 
     def _await_closed_lanes(self) -> None:
         """Endpoints of lanes that were given up may be being closed as well."""
-        end, closing = time.monotonic() + _CLOSING_SECONDS, _word_at(self._state + STATE.closing)
+        end, closing = time.monotonic() + _CLOSING_SECONDS, word_at(self._state + STATE.closing)
         while closing.value and time.monotonic() < end:
             for worker in self._workers:
                 worker.progress()
-
-    def _link(self, peer: int) -> int:
-        address: int = self._links[self._places[peer]]
-        return address
 
     def _route(self, place: int, lane: int = 0) -> int:
         """Address of the :data:`ROUTE` of a rank, by a lane."""
@@ -401,9 +374,9 @@ class Ucx(Transport):
         """The worker of each endpoint that was made, and whether that has failed."""
         found = []
         for peer in self._addresses:
-            has_failed = bool(_word_at(self._link(peer) + LINK.flags).value & FAILED)
+            has_failed = bool(word_at(self._link(peer) + LINK.flags).value & FAILED)
             found += [(worker, each, has_failed) for worker, each in zip(self._workers, self._endpoints_to(peer), strict=False)]
-        own, flags = (_word_at(self._own + word).value for word in (LINK.endpoint, LINK.flags))
+        own, flags = (word_at(self._own + word).value for word in (LINK.endpoint, LINK.flags))
         return [
             (worker, each, has_failed) for worker, each, has_failed in (*found, (self._worker, own, flags & FAILED != 0)) if each
         ]
@@ -411,9 +384,9 @@ class Ucx(Transport):
     def _endpoints_to(self, peer: int) -> list[int]:
         """The endpoint of each lane to a peer, 0 of one without."""
         if peer not in self._lane_blocks:
-            return [_word_at(self._link(peer) + LINK.endpoint).value]
+            return [word_at(self._link(peer) + LINK.endpoint).value]
         first = self._lanes[self._places[peer]] + LANES.total
-        return [_word_at(first + number * LANE.total + LANE.endpoint).value for number in range(len(self._addresses[peer]))]
+        return [word_at(first + number * LANE.total + LANE.endpoint).value for number in range(len(self._addresses[peer]))]
 
 
 def _parts_of(endpoint: bytes) -> tuple[tuple[int, ...], list[tuple[bytes, bytes]]]:
@@ -436,7 +409,3 @@ def _finish(begun: Sequence[tuple[Worker, int]], seconds: float) -> list[tuple[W
             worker.progress()
         left = [(worker, each) for worker, each in left if not worker.is_over(each)]
     return left
-
-
-def _word_at(address: int) -> Any:
-    return ctypes.c_int64.from_address(address)

@@ -21,18 +21,15 @@ from numba_kernels.calls import call_message
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD, words
 from numba_kernels.memory import copy
+from transports.granted import GRANTING
 from transports.messages import CREDIT, EAGER, PEER_WORDS
 from transports.virtual.delays import DELAYS, due_time, first_place
 from transports.virtual.layout import MEMBER, PACKET, PACKET_BYTES, PAGE, WIRE
 
 STATE = words(
     "State",
-    # the engine, and what it does for a transport, by C address
-    "engine arrive clear_to_send finish "
-    # addresses of the blocks of the peers that are reached; places of a wire
-    "links count credits "
-    # sends that are under way (transfers.py)
-    "active_first active_last active_count",
+    # and the addresses of the blocks of the peers that are reached; places of a wire
+    f"{GRANTING} links count credits",
 )
 LINK = words("Link", f"state outbox inbox member sent next released owed delays*{DELAYS.total // WORD}")
 """``member``: the peer's ``MEMBER`` block; ``owed``: whether it has to be told of ``released``, for which there was no room."""

@@ -19,9 +19,10 @@ from __future__ import annotations
 from numba_kernels.atomics import load64, store64
 from numba_kernels.calls import call_three
 from numba_kernels.jit import kernel
-from numba_kernels.layout import WORD, words
+from numba_kernels.layout import WORD
 from numba_kernels.memory import copy
-from transports.messages import REQUEST, REQUEST_WORDS
+from transports.granted import TRANSFER, fetch, offer, revoke, serve
+from transports.messages import REQUEST
 from transports.virtual.channel import (
     DATA,
     LINK,
@@ -36,56 +37,7 @@ from transports.virtual.channel import (
 )
 from transports.virtual.layout import PACKET, PAYLOAD_BYTES
 
-TRANSFER = words("Transfer", "link remote wanted next")
-"""Of a send: the peer, its request, the bytes that it wants, and the next one that is under way. Of a receive: the bytes wanted."""
-assert TRANSFER.total <= REQUEST_WORDS * WORD
-
-
-@kernel("int64(int64, int64, int64)", is_entry=True)
-def offer(engine, link, request):  # type: ignore[no-untyped-def]
-    """There is nothing to say in the RTS of a send: its receiver asks for its bytes."""
-    return 1
-
-
-@kernel("int64(int64, int64, int64)", is_entry=True)
-def fetch(engine, link, receive):  # type: ignore[no-untyped-def]
-    """A receive has met an RTS of some bytes: 1 if it wants none of them; 0: the sender is asked for them."""
-    wanted = load64(receive + REQUEST.message_bytes)
-    if load64(receive + REQUEST.window) == 0:
-        wanted = min(wanted, load64(receive + REQUEST.nbytes))
-    if wanted == 0:
-        return 1
-    store64(receive + TRANSFER.wanted, wanted)
-    store64(receive + REQUEST.passed, 0)
-    store64(receive + REQUEST.second, receive)
-    store64(receive + REQUEST.third, wanted)
-    call_three(load64(load64(link + LINK.state) + STATE.clear_to_send), engine, link, receive)
-    return 0
-
-
-@kernel("int64(int64, int64, int64)", is_entry=True)
-def serve(engine, link, request):  # type: ignore[no-untyped-def]
-    """The receiver has sent a CTS: from now on its bytes are sent."""
-    state = load64(link + LINK.state)
-    store64(request + TRANSFER.link, link)
-    store64(request + TRANSFER.remote, load64(request + REQUEST.second))
-    store64(request + TRANSFER.wanted, load64(request + REQUEST.third))
-    store64(request + REQUEST.passed, 0)
-    store64(request + TRANSFER.next, 0)
-    last = load64(state + STATE.active_last)
-    if last == 0:
-        store64(state + STATE.active_first, request)
-    else:
-        store64(last + TRANSFER.next, request)
-    store64(state + STATE.active_last, request)
-    store64(state + STATE.active_count, load64(state + STATE.active_count) + 1)
-    return 0
-
-
-@kernel("int64(int64, int64, int64)", is_entry=True)
-def revoke(engine, link, receive):  # type: ignore[no-untyped-def]
-    """Nobody but this process writes to its buffers, and it drops what comes for a receive without bytes."""
-    return 1
+__all__ = ["fetch", "offer", "poll", "revoke", "serve", "step"]
 
 
 @kernel("void(int64)", is_entry=True)
