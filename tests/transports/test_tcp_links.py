@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import socket
 import struct
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ncclx_mpi.testing.transport import End
 from numba_kernels.atomics import load64, store64
@@ -194,16 +197,45 @@ def test_a_message_that_comes_byte_by_byte_is_handed_up_whole(pair: list[Tcp]) -
     ends = ends_of(pair)
     peer = Peer(pair, ends)
     peer.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    given = [b"", b"a", bytes(range(200)), b"the end"]
-    sent = b"".join(map(message, given))
+    given_ones = [b"", b"a", bytes(range(200)), b"the end"]
+    sent = b"".join(map(message, given_ones))
     found: list[bytes] = []
     for at in range(len(sent)):
         peer.link.sendall(sent[at : at + 1])
         found += [seen.payload for seen in ends[1].received(2)]
-    while len(found) < len(given):
+    while len(found) < len(given_ones):
         found += payloads(ends[1], ends, 1)
-    assert found == given
+    assert found == given_ones
     peer.link.close()
+
+
+@given(
+    sizes=st.lists(st.one_of(st.integers(0, 200), st.sampled_from([1000, MAX_EAGER - 1, MAX_EAGER])), min_size=1, max_size=8),
+    cuts=st.lists(st.floats(0, 1), max_size=12),
+    refused=st.lists(st.booleans(), max_size=12),
+)
+@settings(max_examples=60, deadline=None)
+def test_messages_arrive_whole_and_in_order_wherever_they_are_cut(sizes: list[int], cuts: list[float], refused: list[bool]) -> None:
+    """And whatever is refused meanwhile."""
+    pair = [Tcp(0, 2, {1}), Tcp(1, 2, {0})]
+    ends = ends_of(pair)
+    peer = Peer(pair, ends)
+    peer.link.settimeout(WITHIN)
+    given_ones = [bytes([number]) * nbytes for number, nbytes in enumerate(sizes)]
+    sent = b"".join(map(message, given_ones))
+    edges = [0, *sorted(int(cut * len(sent)) for cut in cuts), len(sent)]
+    found: list[bytes] = []
+    for number, (first, end) in enumerate(itertools.pairwise(edges)):
+        ends[1]._block[_refuses()] = int(number < len(refused) and refused[number])
+        peer.link.sendall(sent[first:end])
+        found += [seen.payload for seen in ends[1].received(3)]
+    ends[1]._block[_refuses()] = 0
+    if len(found) < len(given_ones):
+        found += payloads(ends[1], ends, len(given_ones) - len(found))
+    assert found == given_ones
+    peer.link.close()
+    for each in pair:
+        each.close()
 
 
 @pytest.mark.parametrize("cut", [1, HEADER.total - 1, HEADER.total, HEADER.total + 1, HEADER.total + MAX_EAGER - 1])
@@ -211,8 +243,8 @@ def test_the_rest_of_a_message_comes_with_others_behind_it(pair: list[Tcp], cut:
     """Where the first is refused when it is whole, too: then all stay, and none is lost."""
     ends = ends_of(pair)
     peer = Peer(pair, ends)
-    given = [os.urandom(MAX_EAGER), b"second", os.urandom(1000)]
-    sent = b"".join(map(message, given))
+    given_ones = [os.urandom(MAX_EAGER), b"second", os.urandom(1000)]
+    sent = b"".join(map(message, given_ones))
     for is_refused in (0, 1):
         peer.link.sendall(sent[:cut])
         for _ in range(50):
@@ -223,7 +255,7 @@ def test_the_rest_of_a_message_comes_with_others_behind_it(pair: list[Tcp], cut:
         for _ in range(50 * is_refused):
             assert not ends[1].received(1)
         ends[1]._block[_refuses()] = 0
-        assert payloads(ends[1], ends, 3) == given
+        assert payloads(ends[1], ends, 3) == given_ones
     peer.link.close()
 
 
@@ -240,6 +272,28 @@ def test_who_gives_up_before_it_has_sent_anything_is_not_dead(pair: list[Tcp], d
     assert ends[1].send(0, b"to you") and payloads(ends[0], ends, 1) == [b"to you"]
     assert ends[0].send(1, b"to you") and payloads(ends[1], ends, 1) == [b"to you"]
     assert 0 not in deaths
+
+
+def test_what_was_to_go_to_who_gives_up_goes_by_another_connection(pair: list[Tcp], deaths: Deaths) -> None:
+    ends = ends_of(pair)
+    peer = Peer(pair, ends)
+    assert ends[1].send(0, b"kept")
+    for _ in range(50):
+        ends[1]._poll(ends[1]._state)
+    peer.link.close()
+    assert payloads(ends[0], ends, 1) == [b"kept"] and 0 not in deaths
+
+
+def test_a_peer_that_does_not_look_is_not_given_up(pair: list[Tcp], deaths: Deaths) -> None:
+    """It computes, and has two addresses: both take the connection, and nobody answers for longer than an address has."""
+    first, second = (each.endpoint() for each in pair)
+    ends = ends_of(pair, first, at(second, "127.0.0.1", "127.0.0.2"))
+    assert ends[0].send(1, b"kept")
+    end = time.monotonic() + 6.5
+    while time.monotonic() < end:
+        ends[0]._poll(ends[0]._state)
+        time.sleep(0.001)
+    assert 1 not in deaths and payloads(ends[1], ends, 1) == [b"kept"]
 
 
 @pytest.mark.parametrize("has_left", [False, True])

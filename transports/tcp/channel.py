@@ -43,7 +43,7 @@ from transports.tcp.layout import (
     WATCHED,
     WELCOMED,
 )
-from transports.tcp.links import clear_flags, connect, enlist, has, look_after, lose, set_flags, start_over
+from transports.tcp.links import clear_flags, connect, enlist, has, is_wanted, look_after, lose, set_flags, start_over
 from transports.tcp.sockets import ENDED, NOTHING, receive, receive_two, send_two, watch
 from transports.tcp.sockets import send as send_bytes
 
@@ -415,6 +415,6 @@ def settle(state):  # type: ignore[no-untyped-def]
             _look_after_up(state, link)
         else:
             look_after(state, link)
-            if has(link, UP | WELCOMED | FAILED) == 0 and load64(link + LINK.since) != 0:
+            if has(link, UP | WELCOMED | FAILED) == 0 and is_wanted(link) != 0:
                 enlist(state, link)
         link = 0 if after == link else after

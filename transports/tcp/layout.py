@@ -28,8 +28,8 @@ LINK = words(
     # the transport's state, the peer's place; descriptors, 1 more than the number, by which is sent and by which comes what comes (one, but
     # to this rank itself); the flags below; the link behind this one in the list, itself in the last
     "state rank out into flags listed "
-    # addresses of the peer (TARGETS), how many, and which one is tried; since when there has been none that answers, and when that was tried
-    "targets count tried since last "
+    # the WAYS to the peer
+    "ways "
     # the beginning of a message of which the rest has not come: memory and bytes
     "rest rest_bytes "
     # the end of a message that the socket did not take: memory, first byte and end
@@ -41,6 +41,9 @@ LINK = words(
     "released announced waited heard",
 )
 assert LINK.total <= PEER_WORDS * WORD
+WAYS = words("Ways", "count tried failures since last token*4")
+"""How a peer is connected with: how many addresses it has, which follow, and which one is tried; how many could not be connected with since
+one last could, and since when that is (0: nothing was tried; of an UNREACHED peer why, an ``errno``); when one was tried last; its token."""
 CONNECTING, GREETED, WELCOMED, UP, CUT, FAILED, NOTED, GONE, HEARD, WATCHED, UNREACHED, STALLED, OWES_WORD = (
     1 << bit for bit in range(13)
 )

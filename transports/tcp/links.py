@@ -6,8 +6,12 @@
       HELLO {token, who, to whom}  ------------>   the token is the one that it has given out with its endpoint: the link is up
       the link is up  <------------------------    WELCOME
 
-Where both connect at once, the one of lower rank wins, and the other's connection is closed before it is welcomed. What connects without the
-token is closed, and so is what says nothing, when another one needs its place.
+Where both connect at once, and both have said HELLO, the one of lower rank wins, and the other's connection is closed before it is welcomed.
+Who has not said HELLO yet gives way. What connects without the token is closed, and so is what says nothing, when another one needs its
+place.
+
+The addresses of a peer are tried in turn. It is dead if none of them can be connected with for long enough; one that can, and whose WELCOME
+does not come, may be another process, or a rank that computes: the next address is tried, but nobody is given up for that.
 
 Cost: a round trip and a half, when the first message goes to a peer.
 """
@@ -36,6 +40,7 @@ from transports.tcp.layout import (
     UNREACHED,
     UP,
     WATCHED,
+    WAYS,
     WELCOME,
     WELCOMED,
 )
@@ -97,6 +102,7 @@ def lose(state, link):  # type: ignore[no-untyped-def]
             store64(link + memory, 0)
     for word in (LINK.rest_bytes, LINK.frame, LINK.frame_left, LINK.landing, LINK.landing_left):
         store64(link + word, 0)
+    store64(link + LINK.waited, 0)
     clear_flags(link, UP | CONNECTING | GREETED | WELCOMED | STALLED | WATCHED)
     set_flags(link, FAILED)
     if load64(state + STATE.hot) == link:
@@ -104,37 +110,46 @@ def lose(state, link):  # type: ignore[no-untyped-def]
     enlist(state, link)
 
 
-@kernel("void(int64, int64, int64)")
-def _try_next(state, link, error):  # type: ignore[no-untyped-def]
-    """An address of a peer does not answer: the next one is tried, until all were and none has for long enough."""
+@kernel("void(int64)")
+def _pass_over(link):  # type: ignore[no-untyped-def]
+    """Give up the connection that is being made: the next address is tried next."""
+    ways = load64(link + LINK.ways)
     _close_sockets(link)
     clear_flags(link, CONNECTING | GREETED)
     store64(link + LINK.rest_bytes, 0)
-    tried = load64(link + LINK.tried) + 1
-    store64(link + LINK.tried, tried)
-    if tried < load64(link + LINK.count) or ticks() - load64(link + LINK.since) < load64(state + STATE.patience):
+    store64(ways + WAYS.tried, load64(ways + WAYS.tried) + 1)
+
+
+@kernel("void(int64, int64, int64)")
+def _fail_to_connect(state, link, error):  # type: ignore[no-untyped-def]
+    """An address of a peer cannot be connected with: if none could since one last could, for long enough, there is no way to it."""
+    ways = load64(link + LINK.ways)
+    _pass_over(link)
+    failures = load64(ways + WAYS.failures) + 1
+    store64(ways + WAYS.failures, failures)
+    if failures < load64(ways + WAYS.count) or ticks() - load64(ways + WAYS.since) < load64(state + STATE.patience):
         return
     lose(state, link)
     if error not in _ENDED:
         set_flags(link, UNREACHED)
-        store64(link + LINK.since, error)
+        store64(ways + WAYS.since, error)
 
 
 @kernel("void(int64, int64)")
 def connect(state, link):  # type: ignore[no-untyped-def]
     """Begin to connect with a peer, unless that was begun, or was tried in vain a moment ago."""
-    now, rate = ticks(), load64(state + STATE.ticks_per_us)
-    if has(link, CONNECTING | WELCOMED | UP | FAILED) != 0 or now - load64(link + LINK.last) < _AGAIN_US * rate:
+    now, rate, ways = ticks(), load64(state + STATE.ticks_per_us), load64(link + LINK.ways)
+    if has(link, CONNECTING | WELCOMED | UP | FAILED) != 0 or now - load64(ways + WAYS.last) < _AGAIN_US * rate:
         return
-    if load64(link + LINK.since) == 0:
-        store64(link + LINK.since, now)
-    store64(link + LINK.last, now)
+    if load64(ways + WAYS.since) == 0:
+        store64(ways + WAYS.since, now)
+    store64(ways + WAYS.last, now)
     store64(state + STATE.used, now)
     enlist(state, link)
-    target = load64(link + LINK.targets) + load64(link + LINK.tried) % load64(link + LINK.count) * TARGET_BYTES
+    target = ways + WAYS.total + load64(ways + WAYS.tried) % load64(ways + WAYS.count) * TARGET_BYTES
     fd = begin_connecting(target, load64(state + STATE.silence))
     if fd < 0:
-        _try_next(state, link, -fd)
+        _fail_to_connect(state, link, -fd)
         return
     store64(link + LINK.out, fd + 1)
     store64(link + LINK.into, fd + 1)
@@ -145,20 +160,24 @@ def connect(state, link):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64)")
 def go_on_connecting(state, link):  # type: ignore[no-untyped-def]
     """The system has something to say of a connection that this rank makes."""
+    ways = load64(link + LINK.ways)
     fd = load64(link + LINK.out) - 1
     if has(link, GREETED) == 0:
         error = failure_of(fd)
         if error != 0:
-            _try_next(state, link, error)
+            _fail_to_connect(state, link, error)
             return
         _say_hello(state, link, fd)
         set_flags(link, GREETED)
+        store64(ways + WAYS.failures, 0)
+        store64(ways + WAYS.since, ticks())
         watch(load64(state + STATE.events), fd, link, 0, 0)
         return
     have = load64(link + LINK.rest_bytes)
     came = receive(fd, link + LINK.waited + have, WORD - have)
     if came == ENDED or (came + have == WORD and load64(link + LINK.waited) != WELCOME):
-        _give_way(state, link)
+        _pass_over(link)  # the peer makes one itself, or this was somebody else
+        store64(ways + WAYS.last, ticks())
         return
     store64(link + LINK.rest_bytes, have + came)
     if came + have == WORD:
@@ -173,22 +192,10 @@ def _say_hello(state, link, fd):  # type: ignore[no-untyped-def]
     """Say who this rank is: so few bytes always have room in a new socket."""
     hello = _hello()
     store64(hello + HELLO.magic, MAGIC)
-    copy(hello + HELLO.token, load64(link + LINK.targets) - _TOKEN_BYTES, _TOKEN_BYTES)
+    copy(hello + HELLO.token, load64(link + LINK.ways) + WAYS.token, _TOKEN_BYTES)
     store64(hello + HELLO.sender, load64(state + STATE.rank))
     store64(hello + HELLO.receiver, load64(link + LINK.rank))
     send(fd, hello, HELLO.total)
-
-
-@kernel("void(int64, int64)")
-def _give_way(state, link):  # type: ignore[no-untyped-def]
-    """A connection was closed before it was welcomed: the peer makes one itself, or this was somebody else."""
-    if load64(link + LINK.rank) < load64(state + STATE.rank):
-        _close_sockets(link)
-        clear_flags(link, CONNECTING | GREETED)
-        store64(link + LINK.rest_bytes, 0)
-        store64(link + LINK.last, ticks())
-    else:
-        _try_next(state, link, 0)
 
 
 @kernel("void(int64)", is_entry=True)
@@ -276,8 +283,7 @@ def _link_of(state, hello):  # type: ignore[no-untyped-def]
 def _welcome(state, link, fd):  # type: ignore[no-untyped-def]
     """Have a connection that a peer has made be the link; whether it is."""
     own, its = load64(state + STATE.rank), load64(link + LINK.rank)
-    is_busy = has(link, CONNECTING) if has(link, WELCOMED) == 0 else 0
-    if has(link, UP | FAILED) != 0 or (is_busy != 0 and own < its):
+    if has(link, UP | FAILED) != 0 or (has(link, GREETED) != 0 and own < its):
         return 0
     if own != its:
         _close_sockets(link)
@@ -296,19 +302,30 @@ def _welcome(state, link, fd):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64)")
 def look_after(state, link):  # type: ignore[no-untyped-def]
     """What a link that is not up needs as time goes by."""
+    ways = load64(link + LINK.ways)
     if has(link, CONNECTING) != 0:
-        waits = ticks() - load64(link + LINK.last)
+        waits = ticks() - load64(ways + WAYS.last)
         is_silent = 1 if waits > _ANSWERS_WITHIN_US * load64(state + STATE.ticks_per_us) else 0
-        if is_silent != 0 and (has(link, GREETED) == 0 or load64(link + LINK.count) > 1):
-            _try_next(state, link, 0)
-    elif load64(link + LINK.since) != 0:
+        if is_silent != 0 and has(link, GREETED) == 0:
+            _fail_to_connect(state, link, errno.ETIMEDOUT)
+        elif is_silent != 0 and load64(ways + WAYS.count) > 1:
+            _pass_over(link)
+    elif load64(ways + WAYS.since) != 0:
         connect(state, link)
 
 
 @kernel("void(int64, int64)")
 def start_over(state, link):  # type: ignore[no-untyped-def]
     """A peer has given up the connection that it had made, before it sent anything by it."""
+    ways = load64(link + LINK.ways)
     _close_sockets(link)
     clear_flags(link, WELCOMED)
-    if load64(link + LINK.since) != 0:
-        enlist(state, link)
+    store64(ways + WAYS.last, 0)
+    if load64(ways + WAYS.since) | load64(link + LINK.unsent) != 0:
+        connect(state, link)
+
+
+@kernel("int64(int64)")
+def is_wanted(link):  # type: ignore[no-untyped-def]
+    """Whether this rank has begun to make a link."""
+    return 1 if load64(load64(link + LINK.ways) + WAYS.since) != 0 else 0

@@ -143,12 +143,13 @@ def _is_too_soon(state, now, unseen):  # type: ignore[no-untyped-def]
 def poll(state):  # type: ignore[no-untyped-def]
     """Hand up what has come, and move transfers on."""
     now = ticks()
-    unseen, hot = now - load64(state + STATE.polled), load64(state + STATE.hot)
+    unseen = now - load64(state + STATE.polled)
     if _is_too_soon(state, now, unseen) != 0:
         return
     store64(state + STATE.polled, now)
     if load64(state + STATE.listed_first) != 0:
         settle(state)
+    hot = load64(state + STATE.hot)
     if hot == 0 or load64(state + STATE.is_alone) == 0 or unseen > _AWAY_US * load64(state + STATE.ticks_per_us):
         store64(state + STATE.is_alone, 1)
         _look_at_all(state)

@@ -19,12 +19,12 @@ from typing import Any, ClassVar
 
 from numba_kernels.clock import ticks_per_us
 from numba_kernels.jit import c_address, entry
-from numba_kernels.layout import LINE, zeroed
+from numba_kernels.layout import LINE, WORD, zeroed
 from transports.addresses import addresses_of
 from transports.base import Calls, Capabilities, DeathNotice, Functions
 from transports.placed import PlacedTransport, word_at
 from transports.tcp import channel, transfers
-from transports.tcp.layout import BUFFER, GONE, GUEST, GUESTS, LINK, MAX_EAGER, STATE, TARGET_BYTES, UNREACHED, UP
+from transports.tcp.layout import BUFFER, GONE, GUEST, GUESTS, LINK, MAX_EAGER, STATE, TARGET_BYTES, UNREACHED, UP, WAYS
 from transports.tcp.links import await_guests
 
 _FLUSH_SECONDS = 1.0
@@ -86,7 +86,7 @@ class Tcp(PlacedTransport):
         self._state = -(-block_at // LINE) * LINE
         self._buffer, self._buffer_at = zeroed(2 * BUFFER)
         self._guests, self._guests_at = zeroed(GUESTS * GUEST.total)
-        self._targets: dict[int, Any] = {}
+        self._ways: dict[int, Any] = {}
 
     @property
     def caps(self) -> Capabilities:
@@ -102,18 +102,19 @@ class Tcp(PlacedTransport):
 
     @property
     def is_busy(self) -> bool:
-        return bool(word_at(self._state + STATE.active_count).value) or any(self._word(peer, "unsent") for peer in self._targets)
+        return bool(word_at(self._state + STATE.active_count).value) or any(self._word(peer, "unsent") for peer in self._ways)
 
     def why(self, peer: int) -> str:
         found = "they are on different hosts: TCP, by sockets of this library"
         return f"{found}; it goes by {self._ends_of(peer)}" if self._flags(peer) & UP else found
 
     def why_lost(self, peer: int) -> str:
-        if peer not in self._targets or not self._flags(peer) & UNREACHED:
+        if peer not in self._ways or not self._flags(peer) & UNREACHED:
             return ""
-        targets = self._targets[peer].raw[_TOKEN_BYTES:]
+        known = self._ways[peer].raw
+        error, targets = int.from_bytes(known[WAYS.since : WAYS.since + WORD], sys.byteorder), known[WAYS.total :]
         addresses = (socket.inet_ntoa(targets[at + 4 : at + 8]) for at in range(0, len(targets), TARGET_BYTES))
-        return f"rank {peer} cannot be connected with at {', '.join(addresses)}: {os.strerror(self._word(peer, 'since'))}"
+        return f"rank {peer} cannot be connected with at {', '.join(addresses)}: {os.strerror(error)}"
 
     def endpoint(self) -> bytes:
         """Port and token, and the IPv4 addresses of this host."""
@@ -148,13 +149,11 @@ class Tcp(PlacedTransport):
         if not addresses:
             raise ConnectionError(f"tcp: rank {peer} has no IPv4 address")
         targets = b"".join(_TARGET.pack(socket.AF_INET, socket.htons(port), address) for address in addresses)
-        self._targets[peer] = block = ctypes.create_string_buffer(token + targets, _TOKEN_BYTES + len(targets))
-        for field, value in (
-            ("targets", ctypes.addressof(block) + _TOKEN_BYTES),
-            ("count", count),
-            ("rank", self._places[peer]),
-            ("state", self._state),
-        ):
+        head = bytearray(WAYS.total)
+        head[WAYS.count : WAYS.count + WORD] = count.to_bytes(WORD, sys.byteorder)
+        head[WAYS.token :] = token
+        self._ways[peer] = block = ctypes.create_string_buffer(bytes(head) + targets, len(head) + len(targets))
+        for field, value in (("ways", ctypes.addressof(block)), ("rank", self._places[peer]), ("state", self._state)):
             word_at(self._link(peer) + getattr(LINK, field)).value = value
 
     def greeting(self, peer: int) -> tuple[int, int, int]:
@@ -167,11 +166,14 @@ class Tcp(PlacedTransport):
 
     def close(self) -> None:
         """Wait until what was sent has come to the hosts of the peers, for a second at most, and close all sockets."""
+        if self._events.closed:
+            return
         end = time.monotonic() + _FLUSH_SECONDS
-        sockets = [fd for peer in self._targets for fd in self._sockets_of(peer)]
+        sockets = [fd for peer in self._ways for fd in self._sockets_of(peer)]
         while any(map(_unacknowledged, sockets)) and time.monotonic() < end:
             time.sleep(1e-4)
-        for fd in sockets:
+        guests = (self._guests[number * GUEST.total // WORD] - 1 for number in range(GUESTS))
+        for fd in (*sockets, *(fd for fd in guests if fd >= 0)):
             os.close(fd)
         self._listener.close()
         self._events.close()
