@@ -210,7 +210,7 @@ def test_collectives_know_shared_memory_in_files_that_say_so() -> None:
     assert not users
 
 
-SHARED_BY_TRANSPORTS = ("base", "messages", "granted", "placed", "addresses")
+SHARED_BY_TRANSPORTS = ("base", "messages", "granted", "placed", "ends", "addresses")
 
 
 def test_transports_import_no_other_transport() -> None:

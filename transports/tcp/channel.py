@@ -9,8 +9,7 @@
 A message goes straight from where it is to the socket, unless it does so in part: then the rest is copied, and nothing else is sent before.
 What a peer has to know of eager bytes that found their receive rides on messages; where there are none, a NOTE says it.
 
-A peer that has ended is noticed by its socket; what had come before is handed up first. Only where nothing was ever heard of it, it may have
-left without a word to this rank: that is believed when the hosts have had time to tell each other of it.
+A peer that has ended is noticed by its socket; what had come before is handed up first.
 
 Cost: alpha a message: a call of the system for whoever sends, and one or two for whoever receives.
 """
@@ -18,10 +17,11 @@ Cost: alpha a message: a call of the system for whoever sends, and one or two fo
 from __future__ import annotations
 
 from numba_kernels.atomics import load64, store64, ticks
-from numba_kernels.calls import call_message, call_three
+from numba_kernels.calls import call_message
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
 from numba_kernels.memory import allocate_or_end, copy, make_stack, release
+from transports.ends import LEFT, UNKNOWN, is_end_known, note_end
 from transports.messages import CREDIT, EAGER, GOODBYE
 from transports.tcp.landing import LANDED, land, put
 from transports.tcp.layout import (
@@ -51,8 +51,6 @@ CREDIT_BYTES = 1 << 20
 """Eager bytes of a peer that found their receive, from which it is told at once; fewer wait for a message to ride on."""
 CREDIT_PATIENCE = 64
 """Looks at the network that fewer wait."""
-UNHEARD_US = 1_000_000
-"""For how long a peer that has ended, and of which nothing was heard, may turn out to have left in order."""
 MOST_WAITING = 256 << 10
 """Bytes of messages from which no more are kept for a link that is being made."""
 _TOGETHER = 1024
@@ -346,35 +344,19 @@ def _complete(state, link, message, have):  # type: ignore[no-untyped-def]
         _digest(state, link, buffer, buffer + behind)
 
 
-@kernel("int64(int64, int64)")
-def _is_end_known(state, link):  # type: ignore[no-untyped-def]
-    """Whether a peer that has ended is to be taken for dead, unless the hosts know better."""
-    words, rank = load64(state + STATE.death_words), load64(link + LINK.rank)
-    if words == 0 or has(link, UNREACHED | HEARD) != 0 or load64(words + WORD * rank) != 0:
-        return 1
-    if load64(link + LINK.waited) == 0:
-        store64(link + LINK.waited, ticks())
-    return 1 if ticks() - load64(link + LINK.waited) > UNHEARD_US * load64(state + STATE.ticks_per_us) else 0
-
-
-@kernel("void(int64, int64)")
-def _note_death(state, link):  # type: ignore[no-untyped-def]
-    """Note that a peer is dead; or, if it has left in order, tell the engine what it would have said."""
-    rank, words = load64(link + LINK.rank), load64(state + STATE.death_words)
-    if call_three(load64(state + STATE.note_death), load64(state + STATE.deaths), words + WORD * rank, rank) >= 0:
-        set_flags(link, NOTED)
-    elif call_message(load64(state + STATE.arrive), load64(state + STATE.engine), link, GOODBYE, 0, 0, 0, 0, 0, 0) != 0:
-        set_flags(link, NOTED | GONE)
-
-
 @kernel("void(int64, int64)")
 def _look_after_failed(state, link):  # type: ignore[no-untyped-def]
-    if has(link, NOTED | GONE) != 0 or load64(state + STATE.note_death) == 0:
+    """Note what became of a peer, as soon as that is known."""
+    notice, rank, rate = state + STATE.note_death, load64(link + LINK.rank), load64(state + STATE.ticks_per_us)
+    if has(link, NOTED | GONE) != 0 or load64(notice) == 0:
         return
-    if _is_end_known(state, link) != 0:
-        _note_death(state, link)
-    if has(link, NOTED | GONE) == 0:
+    found = UNKNOWN
+    if has(link, UNREACHED | HEARD) != 0 or is_end_known(notice, rank, link + LINK.waited, rate) != 0:
+        found = note_end(notice, rank, load64(state + STATE.arrive), load64(state + STATE.engine), link)
+    if found == UNKNOWN:
         enlist(state, link)
+    else:
+        set_flags(link, NOTED | (GONE if found == LEFT else 0))
 
 
 @kernel("int64(int64)")

@@ -33,6 +33,7 @@ from numba_kernels.calls import call_message, call_one, call_seven, call_three, 
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
 from numba_kernels.memory import allocate, allocate_or_end, copy, fill, make_stack, release
+from transports.ends import LEFT, UNKNOWN, is_end_known, note_end
 from transports.messages import CREDIT, EAGER, GOODBYE
 from transports.ucx.lanes import hear_said, lane_of, place_of_frame
 from transports.ucx.layout import (
@@ -74,8 +75,6 @@ from transports.ucx.routes import ROUTED, WAIT, look_for_route
 
 CREDIT_BYTES = 1 << 20
 """Eager bytes of a peer that found their receive, from which it is told at once; fewer wait for a message to ride on."""
-UNHEARD_US = 1_000_000
-"""For how long a peer that failed, and of which nothing was heard, may turn out to have left in order."""
 MOST_MISSED = 2
 """Answers by another lane that said what the peer must have said by that of messages before: nothing comes by that one any more."""
 CREDIT_PATIENCE = 64
@@ -579,22 +578,18 @@ def on_message(state, header, header_bytes, message, nbytes, how):  # type: igno
 @kernel("int64(int64, int64)")
 def _is_end_known(state, link):  # type: ignore[no-untyped-def]
     """Whether a peer that has failed is to be taken for dead, unless the hosts know better."""
-    words, rank = load64(state + STATE.death_words), load64(link + LINK.rank)
-    if words == 0 or load64(link + LINK.flags) & UNREACHED != 0 or _is_unheard(link) == 0 or load64(words + WORD * rank) != 0:
+    if load64(link + LINK.flags) & UNREACHED != 0 or _is_unheard(link) == 0:
         return 1
-    if load64(link + LINK.patience) == 0:
-        store64(link + LINK.patience, ticks())
-    return 1 if ticks() - load64(link + LINK.patience) > UNHEARD_US * load64(state + STATE.ticks_per_us) else 0
+    rate = load64(state + STATE.ticks_per_us)
+    return is_end_known(state + STATE.note_death, load64(link + LINK.rank), link + LINK.patience, rate)
 
 
 @kernel("void(int64, int64)")
-def _note_death(state, link):  # type: ignore[no-untyped-def]
-    """Note that a peer is dead; or, if it has left in order, tell the engine what it would have said."""
-    rank, words = load64(link + LINK.rank), load64(state + STATE.death_words)
-    if call_three(load64(state + STATE.note_death), load64(state + STATE.deaths), words + WORD * rank, rank) >= 0:
-        store64(link + LINK.flags, load64(link + LINK.flags) | NOTED)
-    elif call_message(load64(state + STATE.arrive), load64(state + STATE.engine), link, GOODBYE, 0, 0, 0, 0, 0, 0) != 0:
-        store64(link + LINK.flags, load64(link + LINK.flags) | NOTED | GONE)
+def _note_end(state, link):  # type: ignore[no-untyped-def]
+    arrive, engine, rank = load64(state + STATE.arrive), load64(state + STATE.engine), load64(link + LINK.rank)
+    found = note_end(state + STATE.note_death, rank, arrive, engine, link)
+    if found != UNKNOWN:
+        store64(link + LINK.flags, load64(link + LINK.flags) | NOTED | (GONE if found == LEFT else 0))
 
 
 @kernel("void(int64, int64)")
@@ -605,7 +600,7 @@ def _report(state, link):  # type: ignore[no-untyped-def]
     if is_news != 0 and call_message(load64(state + STATE.arrive), engine, link, CREDIT, 0, 0, 0, heard, 0, 0) != 0:
         store64(link + LINK.reported, heard)
     if flags & (FAILED | NOTED | GONE) == FAILED and load64(state + STATE.note_death) != 0 and _is_end_known(state, link) != 0:
-        _note_death(state, link)
+        _note_end(state, link)
 
 
 @kernel("int64(int64)")
