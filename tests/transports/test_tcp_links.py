@@ -7,8 +7,11 @@ import itertools
 import os
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,6 +116,11 @@ def test_both_connect_at_once_and_one_link_is_left(pair: list[Tcp]) -> None:
     (one,), (other,) = (each._sockets_of(1 - rank) for rank, each in enumerate(pair))
     with socket.socket(fileno=os.dup(one)) as first, socket.socket(fileno=os.dup(other)) as second:
         assert first.getsockname() == second.getpeername() and first.getpeername() == second.getsockname()
+        for link in (first, second):
+            assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) and link.getsockopt(
+                socket.SOL_SOCKET, socket.SO_KEEPALIVE
+            )
+            assert not link.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT), "a peer that does not read is given up"
 
 
 def parts_of(endpoint: bytes) -> tuple[int, bytes]:
@@ -313,6 +321,26 @@ def test_who_ends_is_dead_unless_it_has_said_goodbye(pair: list[Tcp], deaths: De
         ends[1]._poll(ends[1]._state)
     assert ends[1].received(1)[0].payload == b"before" and (0 in deaths) == (not has_left)
     assert bool(ends[1].send(0, b"to nobody")) == has_left and pair[1].has_left(0) == has_left
+
+
+def test_what_was_sent_arrives_though_its_sender_has_closed_with_something_unread(pair: list[Tcp], deaths: Deaths) -> None:
+    ends = ends_of(pair)
+    assert ends[0].send(1, b"first") and payloads(ends[1], ends, 1) == [b"first"]
+    for number in range(100):
+        assert ends[1].send(0, b"never read") and ends[0].send(1, bytes([number]) * 1000)
+    time.sleep(0.1)  # until it is there
+    pair.pop(0).close()
+    assert payloads(ends[1], ends[1:], 100) == [bytes([number]) * 1000 for number in range(100)]
+
+
+def test_many_peers_take_many_descriptors() -> None:
+    """Of a soft limit that is too low for them, in a process of its own."""
+    code = (
+        "import resource\nhard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\nresource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))\n"
+        "from transports.tcp.transport import Tcp\nTcp(0, 2000, set(range(1, 2000))).close()\n"
+        "soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]\nassert soft == min(hard, 2255) or hard < 0, soft"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2], timeout=60)
 
 
 def at(endpoint: bytes, *hosts: str) -> bytes:

@@ -20,7 +20,7 @@ STATE = words(
     "hot is_alone listed_first "
     # when the network was looked at, and when it last had something to do
     "polled used ticks_per_us "
-    # for how long there may be no way to a peer, in ticks; and for how many seconds one may be silent to which there is one
+    # for how long there may be no way to a peer, in ticks; and for how many seconds a host may be silent to which nothing is under way
     "patience silence",
 )
 LINK = words(

@@ -42,7 +42,7 @@ _AGAIN = (errno.EAGAIN, errno.EINTR, errno.ENOBUFS, errno.ENOMEM)
 NOTHING, ENDED = 0, -1
 """What :func:`receive` returns: there is nothing now; there will be nothing any more."""
 _TCP, _SOCKET = int(socket.IPPROTO_TCP), int(socket.SOL_SOCKET)
-_NODELAY, _KEEPALIVE, _USER_TIMEOUT = int(socket.TCP_NODELAY), int(socket.SO_KEEPALIVE), int(socket.TCP_USER_TIMEOUT)
+_NODELAY, _KEEPALIVE = int(socket.TCP_NODELAY), int(socket.SO_KEEPALIVE)
 _IDLE, _INTERVAL, _COUNT = int(socket.TCP_KEEPIDLE), int(socket.TCP_KEEPINTVL), int(socket.TCP_KEEPCNT)
 _MOST_PROBES = 127
 _ERROR = int(socket.SO_ERROR)
@@ -120,12 +120,14 @@ def _set_option(fd, level, name, value):  # type: ignore[no-untyped-def]
 
 @kernel("void(int64, int64)")
 def _tune(fd, silence):  # type: ignore[no-untyped-def]
-    """Send at once what is to be sent, and give up a peer of which nothing was heard for so many seconds, be there data under way or not."""
+    """Send at once what is to be sent, and give up a peer whose host says nothing for so many seconds while nothing is under way to it.
+
+    ``TCP_USER_TIMEOUT`` is not for this: it also gives up a peer that is there, and has not read for so long, as in a debugger.
+    """
     _set_option(fd, _TCP, _NODELAY, 1)
     _set_option(fd, _TCP, _IDLE, 1)
     _set_option(fd, _TCP, _INTERVAL, 1)
     _set_option(fd, _TCP, _COUNT, min(silence, _MOST_PROBES))
-    _set_option(fd, _TCP, _USER_TIMEOUT, 1000 * silence)
     _set_option(fd, _SOCKET, _KEEPALIVE, 1)
 
 

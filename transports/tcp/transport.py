@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import functools
 import os
+import resource
 import secrets
 import select
 import socket
@@ -30,8 +32,9 @@ from transports.tcp.links import await_guests
 _FLUSH_SECONDS = 1.0
 """At the end: until peers that take nothing are left alone with what they have."""
 _LEAST_SILENCE = 20
-"""Seconds after which the system gives a link up whose other end does not answer, or twice the patience if that is more: signs of life of a
-job's hosts have told of it by then."""
+"""Seconds after which the system gives an idle link up whose other end does not answer, or twice the patience if that is more: signs of
+life of a job's hosts have told of it by then."""
+_OTHER_DESCRIPTORS = 256
 _TOKEN_BYTES = 32
 _HEAD = struct.Struct("!H32sH")
 """Of an endpoint: port, token, and how many addresses follow."""
@@ -79,6 +82,7 @@ class Tcp(PlacedTransport):
         super().__init__(rank, size, reached, on_death, patience, LINK.total)
         self._hosts = _own_addresses([name.strip() for name in interfaces.split(",") if name.strip()])
         self._token = secrets.token_bytes(_TOKEN_BYTES)
+        _allow_sockets(len(self._reached))
         self._listener = socket.create_server(("", 0), backlog=1024)
         self._listener.setblocking(False)
         self._events = select.epoll()
@@ -174,7 +178,7 @@ class Tcp(PlacedTransport):
             time.sleep(1e-4)
         guests = (self._guests[number * GUEST.total // WORD] - 1 for number in range(GUESTS))
         for fd in (*sockets, *(fd for fd in guests if fd >= 0)):
-            os.close(fd)
+            _close(fd)
         self._listener.close()
         self._events.close()
 
@@ -211,6 +215,22 @@ def _own_addresses(interfaces: Sequence[str]) -> list[bytes]:
     if interfaces:
         return addresses_of(interfaces, with_loopback=True)
     return addresses_of(name for _, name in socket.if_nameindex()) or [socket.inet_aton("127.0.0.1")]
+
+
+def _allow_sockets(number: int) -> None:
+    """Let this process have so many more descriptors than a program opens, if the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number + _OTHER_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, number + _OTHER_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _close(fd: int) -> None:
+    """Close a socket. What has come by it is read first: else the system resets the connection, and what was sent may not arrive."""
+    with contextlib.suppress(OSError):
+        while os.read(fd, 1 << 16):
+            pass
+    os.close(fd)
 
 
 def _unacknowledged(fd: int) -> int:
