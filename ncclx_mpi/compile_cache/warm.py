@@ -55,6 +55,8 @@ _NOT_IMPORTED = ("ncclx_mpi.MPI", "ncclx_mpi.__main__", "ncclx_mpi.cli.script")
 """What starts something when it is imported."""
 _FAR_PACKAGES = ("transports.tcp", "transports.ucx")
 """For jobs on several hosts only: the others do not import them."""
+_WITH_FAR_PACKAGES = ("transports.granted",)
+"""What these import, and simulated nodes: it is there or not, as they are."""
 _MOST_COMPILERS = 8
 _FEW_A_CORE = 32
 """Ranks of a core up to which each loads what it calls: a program that calls 25 functions then takes less time in all, by a third with 4
@@ -181,7 +183,7 @@ def _chosen(everything: bool) -> list[Any]:
     """Return the entries that are to be compiled ahead, without those for several hosts: whether these are declared depends on the job."""
     from numba_kernels import jit
 
-    engine = [declared for declared in jit.entries() if not declared.name.startswith(_FAR_PACKAGES)]
+    engine = [declared for declared in jit.entries() if not declared.name.startswith((*_FAR_PACKAGES, *_WITH_FAR_PACKAGES))]
     return [each for each in engine if everything or (each.name.startswith(_FIRST) and not each.name.startswith(_AT_FIRST_CALL))]
 
 
@@ -191,7 +193,7 @@ def _chosen_for_hosts(packages: tuple[str, ...]) -> list[Any]:
 
     for package in packages:
         _import_package(package)
-    return [declared for declared in jit.entries() if declared.name.startswith(packages)]
+    return [declared for declared in jit.entries() if declared.name.startswith((*packages, *_WITH_FAR_PACKAGES))]
 
 
 def _mark(everything: bool) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -78,3 +80,12 @@ def test_a_folder_that_another_process_removes_is_no_error(tmp_path: Path, monke
     monkeypatch.setattr(os, "rename", lambda *args: (_ for _ in ()).throw(FileNotFoundError()))
     prune.prune(str(tmp_path))
     assert doomed.exists()
+
+
+def test_what_the_cache_is_known_by_does_not_depend_on_what_is_imported() -> None:
+    """A program that goes to other hosts, and one that does not, find the same cache warm."""
+    code = (
+        "from ncclx_mpi.compile_cache import warm\nwarm.import_engine()\nbefore = [warm._mark(False), warm._mark(True)]\n"
+        "import transports.tcp.transport, transports.ucx.transport\nassert before == [warm._mark(False), warm._mark(True)]\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

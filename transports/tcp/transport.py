@@ -35,6 +35,8 @@ _LEAST_SILENCE = 20
 """Seconds after which the system gives an idle link up whose other end does not answer, or twice the patience if that is more: signs of
 life of a job's hosts have told of it by then."""
 _OTHER_DESCRIPTORS = 256
+_MOST_READ = 64 << 20
+"""Bytes that are read and dropped at the end, which is more than the system keeps: a peer may go on to send."""
 _TOKEN_BYTES = 32
 _HEAD = struct.Struct("!H32sH")
 """Of an endpoint: port, token, and how many addresses follow."""
@@ -228,8 +230,9 @@ def _allow_sockets(number: int) -> None:
 def _close(fd: int) -> None:
     """Close a socket. What has come by it is read first: else the system resets the connection, and what was sent may not arrive."""
     with contextlib.suppress(OSError):
-        while os.read(fd, 1 << 16):
-            pass
+        for _ in range(_MOST_READ >> 16):
+            if not os.read(fd, 1 << 16):
+                break
     os.close(fd)
 
 
