@@ -70,7 +70,7 @@ def peer(what: str) -> Iterator[tuple[NativeComm, subprocess.Popen[str]]]:
     arena = Arena.create(1, [0], 2)
     arena.join(0)
     ucx = Ucx(library.find(), 0, 2, {1}, arena.death_notice, windows="direct")
-    program = [sys.executable, str(HOME / "tests" / "p2p" / "ucx_rank.py"), what]
+    program = [sys.executable, str(HOME / "tests" / "p2p" / "far_rank.py"), "ucx", what]
     pipe, env = subprocess.PIPE, {**os.environ, "PYTHONPATH": str(HOME)}
     with subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True, env=env) as other:
         assert other.stdin is not None and other.stdout is not None
